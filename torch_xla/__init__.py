@@ -219,7 +219,7 @@ def set_custom_compile_options(options: Mapping[str, Any]) -> None:
 
 
 def mark_dynamic(tensor: torch.Tensor, dim: int, *, max: int) -> None:
-    """Gives a size of an input one bound, where sizes are arguments (``XLA_DYNAMIC_SIZES=1``).
+    """Gives a size of an input one bound. Without effect with ``XLA_DYNAMIC_SIZES=0``.
 
     Programs are compiled for the bound instead of for buckets: one program serves all sizes up to
     it. Mark each batch, after it was copied to the device. See docs/dynamic_sizes.md.

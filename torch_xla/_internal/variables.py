@@ -160,8 +160,9 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
         Variable(
             "XLA_DYNAMIC_SIZES",
             "0|1|poison",
-            "0",
-            "One program for many sizes: [dynamic_sizes.md](dynamic_sizes.md).",
+            "1",
+            "One program for many sizes; `0`: each size has a program of its own: "
+            "[dynamic_sizes.md](dynamic_sizes.md).",
         ),
         Variable(
             "XLA_DYNAMIC_BUCKETS",

@@ -95,6 +95,9 @@ CASES = {
     'batch norm': (lambda x: F.batch_norm(x.mT, None, None, training=True), lambda b, t: (f(b, t, D),)),
     'embedding': (lambda x, table=table: F.embedding(x, table.to(x.device)), lambda b, t: (i(20, b, t),)),
     'gather': (lambda x, j: x.gather(1, j[..., None]), lambda b, t: (f(b, t, 1), i(t, b, t))),
+    'gather of a part': (lambda x, j: (x.gather(1, j), x.gather(0, j % 2), x.mT.gather(0, j.mT)), lambda b, t: (f(18, b + t), i(t, b, t))),
+    'scatter to a part': (lambda x, j, y: (x.scatter_add(1, j, y), x.scatter(1, j, y), x.scatter_add(0, j % 5, y), x[:, :1].scatter_add(1, j * 0, y)),
+                          lambda b, t: (f(18, b + t), torch.arange(t).flip(0).expand(b, t).contiguous(), f(b, t))),
     'index': (lambda x, j: (x[j], x[torch.tensor(-1, device=x.device), j % x.shape[1]]), lambda b, t: (f(b, t, D), i(b, t))),
     'cat': (lambda x, y: (torch.cat([x, y], -1), torch.stack([x, y]), torch.cat([x, y, x])), lambda b, t: (f(b, t, D), f(b, t, D))),
     'behind': (lambda x, y: (torch.cat([x, y], 1), torch.cat([y, x, y[:, :1], x + 1], 1)), lambda b, t: (i(9, b, t, 2), i(9, b, 3, 2))),
@@ -249,7 +252,7 @@ def test_recurrent_layers_of_varying_times_and_samples():
 
 
 def test_random_numbers_do_not_depend_on_the_bound():
-    """Nor on whether sizes are arguments, which they are not by default."""
+    """Nor on whether sizes are arguments, which they are by default."""
     code = """
     for b, t in [(5, 7), (6, 9), (9, 13), (3, 6)]:
         torch.manual_seed(b); x = torch.ones(b, t, 8).to(device); torch_xla.sync()
@@ -258,8 +261,9 @@ def test_random_numbers_do_not_depend_on_the_bound():
         print(hash(tuple(y.cpu().flatten().tolist())))
     print(count('DynamicSizes') > 0)
     """
-    on, off = run(code), run(code, mode="")
-    assert on[:-1] == off[:-1]
+    # Nine nodes, more than are too few.
+    poisoned, on, off = (run(code, mode) for mode in ("poison", "", "0"))
+    assert poisoned == on and on[:-1] == off[:-1]
     assert on[-1] == "True" and off[-1] == "False"
 
 
@@ -439,6 +443,46 @@ def test_programs_come_from_disk_and_a_cache_grows(tmp_path):
     assert first[:-1] == second[:-1] and first[0] == first[3] == "True"
     assert first[6:8] == ["True", "True"]
     assert int(first[-1]) > 0 and second[-1] == "0"
+
+
+def test_a_size_that_comes_often_gets_a_program_of_its_own():
+    """If its bucket's program computes much padding; replay takes the program, too."""
+    out = run(
+        """
+    model = nn.Linear(8, 8); reference = copy.deepcopy(model); model.to(device)
+    def compute(model, x):
+        with torch.no_grad(): return (model(x).relu() ** 2).softmax(0) + model(x).mean(0)
+    def again(model, x): return -compute(model, x)
+    torch_xla.sync()
+    for function, replays in ((compute, False), (again, True)):
+        step = torch_xla.compile(lambda x: function(model, x), replay=replays)
+        before, bounded, good = count('UncachedCompile'), count('DynamicSizes'), True
+        for n in [5] * 5 + [9] * 80 + [15] * 80:
+            x = torch.randn(n, 8)
+            got = step(x.to(device)); torch_xla.sync()
+            good &= torch.allclose(got.cpu(), function(reference, x), 1e-4, 1e-5)
+        print(good, count('UncachedCompile') - before)
+    """,
+        "1",
+    )
+    assert out == ["True", "3"] * 2  # of the first size, of the bucket, and of the size 9
+
+
+def test_sizes_of_most_batches_have_no_padding():
+    """After an epoch's short batch, too; and a short batch is padded to the others' size."""
+    out = run(
+        """
+    sizes = [(20, n) for n in (9, 14, 6, 12)] + [(7, 11)] + [(20, n) for n in (15, 8, 10)]
+    train(Model, words, nn.CrossEntropyLoss(), sizes)
+    train(cnn, images, nn.CrossEntropyLoss(), [(100,), (100,), (97,)])
+    print(*buckets())
+    """,
+        "1",
+        setup=TRAINING,
+    )
+    assert out[0] == out[3] == "True" and out[2] == out[5] == "0"
+    assert int(out[1]) == 3  # of the first size, of the bucket 16, and of the short batch's
+    assert out[6:] == ["16", "100"]
 
 
 def test_replay_of_many_sizes():

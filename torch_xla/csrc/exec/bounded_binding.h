@@ -1,6 +1,7 @@
 // How cuts of one exact key run as the program of their bucket (exec/bounded_cut.h).
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -10,7 +11,7 @@
 
 namespace torch_xla::lazy {
 
-/// Holds no array and no node of a user's graph. Immutable once it is kept.
+/// Holds no array and no node of a user's graph. Only its count of runs changes once it is kept.
 class Binding {
  public:
   /// The binding of `cut`, whose graph was rewritten to `bulk`; their numbers are packed. Padding
@@ -24,6 +25,9 @@ class Binding {
   /// Gives the execution of a cut the inputs, numbers, results and host operations of the bucket's
   /// program.
   void Apply(Execution& execution, int device, const DeviceSet* devices) const;
+  /// Whether these sizes shall have a program of their own: they came often, and the bucket's
+  /// program spends much of its time on padding.
+  bool GivesWay() const { return gives_way_.load(std::memory_order_relaxed); }
   /// Whether the program takes the memory of an input of the cut.
   bool IsDonated(size_t input, const std::vector<int>& aliases) const;
 
@@ -56,6 +60,10 @@ class Binding {
   std::vector<Part> parts_;
   Numbers<double> floats_;
   Numbers<int64_t> integers_;
+  double padding_;  // percent of the inputs
+  std::shared_ptr<std::atomic<int>> exact_;
+  mutable std::atomic<int> runs_{0};
+  mutable std::atomic<bool> gives_way_{false};
 };
 
 }  // namespace torch_xla::lazy

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -37,14 +38,14 @@ constexpr int kMaxRefusals = 4;
 
 enum class Mode { kOff, kOn, kPoison };
 
-/// XLA_DYNAMIC_SIZES: 1, or "poison", which fills all padding with NaN and with indices that are
-/// out of bounds, so that tests see whether results depend on padding.
+/// XLA_DYNAMIC_SIZES: 0 is off. "poison" fills all padding with NaN and with indices that are out
+/// of bounds, so that tests see whether results depend on padding.
 Mode ModeOf() {
   static const Mode mode = [] {
     const char* text = std::getenv("XLA_DYNAMIC_SIZES");
     const std::string given = text ? text : "";
     if (given == "poison") return Mode::kPoison;
-    return given.empty() || given == "0" ? Mode::kOff : Mode::kOn;
+    return given == "0" ? Mode::kOff : Mode::kOn;
   }();
   return mode;
 }
@@ -58,6 +59,9 @@ struct Structure {
   int growths = 0;                 // how many graphs in a row had inputs that grew by 1
   bool computed = false;           // whether a program made one that grew, as it makes a cache
   bool always_grows = false;       // whether `growths` has ever reached its limit
+  int graphs = 0;                  // how many were compared with the first one
+  // Of them, in how many a result's dimension had another size, for inputs that vary.
+  std::map<std::pair<uint32_t, size_t>, int> differed;
 };
 
 /// Notes whether inputs grow by 1 from graph to graph. Of those that come from the host two in a
@@ -121,6 +125,31 @@ SizesNote Kept(const SizesNote& reason) {
   return {"sizes are part of the program: " + reason.text, reason.location};
 }
 
+/// A size that most graphs share with the first one, such as that of all batches but an epoch's
+/// last, is no argument of a graph that has it. Then it has no padding, and the graphs before the
+/// first other size keep their programs.
+void FixFirstSizes(const Structure& structure, const Graph& graph, const ResultShapes& shapes,
+                   VaryingSizes& sizes) {
+  std::set<int64_t> fixed;
+  for (uint32_t position : graph.data_positions) {
+    const uint32_t i = shapes.begin[position];
+    for (size_t d = 0; d < shapes.shapes[i]->rank() && d < 64; ++d) {
+      const int64_t size = shapes.shapes[i]->dims[d];
+      const auto differed = structure.differed.find({i, d});
+      if (size == sizes.first[i]->dims[d] && differed != structure.differed.end() &&
+          2 * differed->second < structure.graphs)
+        fixed.insert(size);
+    }
+  }
+  for (size_t i = 0; !fixed.empty() && i < sizes.first.size(); ++i) {
+    const ir::ShapeRef first = sizes.first[i], now = shapes.shapes[i];
+    for (size_t d = 0; first && now && d < now->rank() && d < 64; ++d) {
+      if (first->dims[d] == now->dims[d] && fixed.contains(now->dims[d]))
+        sizes.varies[i] &= ~(uint64_t{1} << d);
+    }
+  }
+}
+
 /// Notes the sizes of this graph. Returns what varies among the graphs of its structure; nothing if
 /// no input varies.
 std::optional<VaryingSizes> Learn(const Graph& graph, const ir::Hash128& hash, SizesNote& note) {
@@ -146,14 +175,23 @@ std::optional<VaryingSizes> Learn(const Graph& graph, const ir::Hash128& hash, S
       if (first->dims[d] != now->dims[d]) sizes.varies[i] |= uint64_t{1} << d;
     }
   }
-  for (uint32_t position : graph.data_positions)
-    structure.varies |= sizes.varies[shapes.begin[position]] != 0;
+  ++structure.graphs;
+  for (uint32_t position : graph.data_positions) {
+    const uint32_t i = shapes.begin[position];
+    if (sizes.varies[i] == 0) continue;
+    structure.varies = true;
+    for (size_t d = 0; d < shapes.shapes[i]->rank(); ++d) {
+      if (shapes.shapes[i]->dims[d] != sizes.first[i]->dims[d]) ++structure.differed[{i, d}];
+    }
+  }
   if (!structure.varies) return std::nullopt;
   if (structure.refusals >= kMaxRefusals) {
     note = Kept(structure.refused);
     return std::nullopt;
   }
-  return sizes;
+  VaryingSizes varying = sizes;
+  if (!varying.grows) FixFirstSizes(structure, graph, shapes, varying);
+  return varying;
 }
 
 c10::Scalar PaddingOf(c10::ScalarType dtype) {
@@ -206,7 +244,7 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
                                    SizesNote& note) {
   static auto& refused = *new debug::Counter("DynamicSizesRefused");
   const Graph& graph = cut.graph;
-  if (ModeOf() == Mode::kOff || cut.is_bulk) return std::nullopt;
+  if (ModeOf() == Mode::kOff || cut.is_bulk || !note.text.empty()) return std::nullopt;
   if (const char* reason = AlwaysExact(cut)) {
     note = Kept({reason});
     return std::nullopt;
@@ -293,7 +331,7 @@ void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const Bo
   Use(bound, cut);
 }
 
-std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut) {
+std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut, SizesNote& note) {
   // The cut that a bulk belongs to has host operations of its own, beside which no binding fits.
   if (ModeOf() == Mode::kOff || cut.is_bulk || MayChangeAttributes(cut.graph)) return std::nullopt;
   Bound bound;
@@ -304,6 +342,10 @@ std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut) {
     bound = found->second;
   }
   if (!bound.binding->Fits(cut.graph)) return std::nullopt;
+  if (bound.binding->GivesWay()) {
+    note = Kept({"they came often, and much of their bucket's program was padding"});
+    return std::nullopt;
+  }
   return bound;
 }
 

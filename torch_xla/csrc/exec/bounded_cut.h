@@ -26,8 +26,9 @@ struct BoundedCut {
 };
 
 /// Returns nothing if sizes are not arguments (XLA_DYNAMIC_SIZES), if the structure is new, if no
-/// input's size differs from the first one's, or if an operation has no rule. `note` says what
-/// became of the sizes. `aliases` are those of the cut. Counter DynamicSizesRefused.
+/// input's size differs from the first one's, if an operation has no rule, or if there is a note
+/// already. `note` says what became of the sizes. `aliases` are those of the cut. Counter
+/// DynamicSizesRefused.
 std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& aliases,
                                    SizesNote& note);
 
@@ -42,7 +43,9 @@ struct Bound {
   debug::Counter* runs;
   double padding;  // percent of the inputs
 };
-std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut);
+/// Returns nothing if the cut was not seen, or if its sizes shall have a program of their own;
+/// `note` then says why.
+std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut, SizesNote& note);
 /// Makes the cut one of its bucket. Counters DynamicSizes and one of the program, metric
 /// DynamicSizesPadding.
 void Use(const Bound& bound, Cut& cut);

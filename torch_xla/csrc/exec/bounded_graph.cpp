@@ -14,6 +14,10 @@ namespace {
 
 ir::NodePtr PointerTo(const ir::Node& node) { return ir::NodePtr(const_cast<ir::Node*>(&node)); }
 
+/// A size above this is not padded beyond the first size of its structure. A batch that is a little
+/// shorter than the others, which fill the memory, so takes no more than they do.
+constexpr int64_t kAlwaysBuckets = 64;
+
 /// Whether a view has each element of its base exactly once.
 bool IsWhole(const ir::Node& view) {
   ir::AttributeReader attributes(view.attributes());
@@ -86,7 +90,8 @@ void BoundedGraph::RewriteOnce(FindBoundedRule rule_of) {
     if (&node_->op() == &ir::ops::device_data) VisitLeaf();
   }
   node_ = nullptr;
-  if (padded_.empty() && fills_.empty()) throw SizesRefused{"the sizes that vary are 0 or 1"};
+  if (padded_.empty() && fills_.empty())
+    throw SizesRefused{"the sizes that vary are 0 or 1, or the first of their family"};
   for (position_ = 0; position_ < graph_.order.size(); ++position_) {
     node_ = graph_.order[position_];
     if (&node_->op() == &ir::ops::device_data) continue;
@@ -271,7 +276,14 @@ void BoundedGraph::FindMarks() {
   for (size_t i = 0; i < graph_.data.size(); ++i) {
     const DeviceData& data = *graph_.data[i];
     const ir::ShapeRef bounds = MarkedBounds(data);
-    const ir::ShapeRef first = varying_.first[shapes_.begin[graph_.data_positions[i]]];
+    const uint32_t result = shapes_.begin[graph_.data_positions[i]];
+    const ir::ShapeRef first = varying_.first[result];
+    for (size_t d = 0; varying_.varies[result] != 0 && d < first->rank(); ++d) {
+      const int64_t size = data.shape()->dims[d], least = first->dims[d];
+      if (least < size || least <= kAlwaysBuckets || varying_.grows) continue;
+      const auto [it, is_new] = least_.emplace(size, least);
+      if (!is_new) it->second = std::min(it->second, least);
+    }
     for (size_t d = 0; bounds && d < bounds->rank(); ++d) {
       if (bounds->dims[d] > 0)
         marked_.emplace(std::pair(first->dims[d], data.shape()->dims[d]), bounds->dims[d]);
@@ -309,8 +321,11 @@ void BoundedGraph::VisitLeaf() {
     const int64_t size = shape->dims[d], first = varying_.first[result]->dims[d];
     if (size < 2) continue;  // a size of its own: such arrays are empty, or are broadcast
     const auto marked = marked_.find({first, size});
-    layout[d] = {{size, marked != marked_.end() ? marked->second : BucketOf(size, varying_.grows),
-                  first, true}};
+    int64_t bound = BucketOf(size, varying_.grows);
+    if (const auto least = least_.find(size); least != least_.end())
+      bound = std::min(bound, least->second);
+    if (marked != marked_.end()) bound = marked->second;
+    layout[d] = {{size, bound, first, true}};
     made_.emplace(std::pair(first, size), layout[d]);
   }
   if (!Varies(layout)) {

@@ -6,7 +6,9 @@
 // costs a program, never a wrong result. What no rule covers is refused.
 #pragma once
 
+#include <atomic>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -37,6 +39,8 @@ struct VaryingSizes {
   bool grows = false;               // whether inputs grow from graph to graph, as a cache does
   std::string family;               // names the structure in reports
   Zeroed zeroed;                    // what an earlier rewriting asked for
+  /// How many sizes came so often that each got a program of its own.
+  std::shared_ptr<std::atomic<int>> exact = std::make_shared<std::atomic<int>>(0);
 };
 
 /// The bounds of the sizes of marked data: a shape with 0 for each dimension without a bound. Null
@@ -77,6 +81,7 @@ class BoundedGraph {
   /// The numbers of fills whose size varies, with the leaves that they came from.
   const std::vector<std::pair<const ir::Node*, const ir::Node*>>& fills() const { return fills_; }
   const std::string& family() const { return varying_.family; }
+  const std::shared_ptr<std::atomic<int>>& exact() const { return varying_.exact; }
   /// "dimension 0 of input 2 is 13, its bound 16; …", for reports.
   std::string Description() const;
   /// "2.0<=16, 2.1<=24" for dimensions of inputs, for the name of a counter.
@@ -149,9 +154,10 @@ class BoundedGraph {
   const int device_;
   const DeviceSet* devices_;
   std::unordered_map<const ir::Node*, c10::SmallVector<Result, 1>> results_;
-  std::map<std::pair<int64_t, int64_t>, BoundedDim> made_;    // by (first size, size)
-  std::set<std::pair<int64_t, int64_t>> missing_;             // what was not in `made_` when asked
-  std::map<std::pair<int64_t, int64_t>, int64_t> marked_;     // bounds, by (first size, size)
+  std::map<std::pair<int64_t, int64_t>, BoundedDim> made_;  // by (first size, size)
+  std::set<std::pair<int64_t, int64_t>> missing_;           // what was not in `made_` when asked
+  std::map<std::pair<int64_t, int64_t>, int64_t> marked_;   // bounds, by (first size, size)
+  std::map<int64_t, int64_t> least_;                        // bounds that are first sizes, by size
   std::map<std::pair<int64_t, int64_t>, ir::Value> numbers_;  // by (first size, size)
   std::map<std::vector<int64_t>, ir::Value> masks_;
   Zeroed zeroed_;

@@ -15,6 +15,7 @@
 #include "XLAOps.h"
 #include "ir/attributes.h"
 #include "tensor/node_factory.h"
+#include "tensor/view.h"
 
 namespace torch_xla::lazy {
 
@@ -81,10 +82,116 @@ struct BoundedRules {
   /// The elements of an array with a dimension for each of its factors, with one dimension indexed.
   static ir::Value TakeAlong(G& g, const ir::Value& value, const BoundedDim& all, size_t along,
                              const ir::Value& index) {
-    std::vector<int64_t> bounds(all.size()), strides(all.size(), 1);
+    std::vector<int64_t> bounds(all.size());
     for (size_t i = 0; i < all.size(); ++i) bounds[i] = all[i].bound;
-    for (size_t i = all.size(); i-- > 1;) strides[i - 1] = strides[i] * bounds[i];
-    return Select(g, g.View(value, bounds, strides), along, index);
+    return Select(g, Contiguous(g, value, bounds), along, index);
+  }
+
+  /// The array's elements in other dimensions.
+  static ir::Value Contiguous(const G& g, const ir::Value& of, const std::vector<int64_t>& sizes) {
+    const Ints strides = ContiguousStrides(sizes);
+    return g.View(of, sizes, {strides.begin(), strides.end()});
+  }
+
+  static ir::Value Number(int64_t value, c10::ScalarType dtype = c10::ScalarType::Long) {
+    return MakeScalarParameter(value, dtype, false);
+  }
+  static ir::Value Add(const G& g, const ir::Value& a, const ir::Value& b) {
+    return g.Make(ir::ops::add_Tensor, {a, b, MakeScalar(int64_t{1})});
+  }
+
+  /// For each element of an array that lies like `layout`, the sum of its coordinates in the array
+  /// without padding times their strides, as one dimension. Padding gets other numbers.
+  static ir::Value Places(const G& g, const BoundedLayout& layout, c10::IntArrayRef strides,
+                          int64_t offset, c10::ScalarType dtype) {
+    std::vector<Factor> factors;
+    std::vector<int64_t> steps;
+    for (size_t d = 0; d < layout.size(); ++d) {
+      int64_t step = strides[d];
+      for (const Factor& factor : layout[d]) step *= factor.size;
+      for (const Factor& factor : layout[d]) {
+        factors.push_back(factor);
+        steps.push_back(step /= factor.size);
+      }
+    }
+    ir::Value place = Number(offset, dtype);
+    int64_t all = 1;
+    for (size_t i = 0; i < factors.size(); ++i) {
+      std::vector<int64_t> sizes(factors.size(), 1), ones(factors.size(), 1);
+      sizes[i] = factors[i].bound;
+      all *= factors[i].bound;
+      const ir::Value index = lazy::Cast(g.View(g.Iota(factors[i].bound), sizes, ones), dtype);
+      place = Add(g, place, g.Make(ir::ops::mul_Tensor, {index, Number(steps[i], dtype)}));
+    }
+    return g.View(place, {all}, {1});
+  }
+
+  /// Where the elements lie whose indices in the array without padding are given.
+  static ir::Value PlaceOf(G& g, ir::Value index, const BoundedDim& all) {
+    if (!std::any_of(all.begin() + (all.empty() ? 0 : 1), all.end(),
+                     [](const Factor& factor) { return factor.varies; }))
+      return index;
+    const c10::ScalarType dtype = index.shape()->dtype;
+    const auto times = [&](const ir::Value& value, int64_t stride) {
+      return g.Make(ir::ops::mul_Tensor, {value, MakeConstant(stride, dtype, false)});
+    };
+    int64_t stride = 1;
+    ir::Value place;
+    for (size_t i = all.size(); i-- > 1; stride *= all[i].bound) {
+      const ir::Value n = all[i].varies ? lazy::Cast(g.SizeOfFactor(all[i]), dtype)
+                                        : MakeConstant(all[i].size, dtype, false);
+      const ir::Value part = times(g.Make(ir::ops::remainder_Tensor, {index, n}), stride);
+      place = place ? Add(g, place, part) : part;
+      index = g.Make(ir::ops::floor_divide, {index, n});
+    }
+    return Add(g, place, times(index, stride));
+  }
+
+  static c10::ScalarType IndexType(int64_t elements) {
+    return elements < std::numeric_limits<int32_t>::max() ? c10::ScalarType::Int
+                                                          : c10::ScalarType::Long;
+  }
+
+  /// The array with dimension `d` as one factor, whose padding lies at its end.
+  static Result Compact(G& g, const Result& of, size_t d) {
+    const BoundedDim& dim = of.layout[d];
+    if (dim.size() < 2) return of;
+    const int64_t size = SizeOf(dim), bound = BoundOf(dim);
+    int64_t first = 1;
+    for (const Factor& factor : dim) first *= factor.first;
+    const ir::Value index = g.Make(ir::ops::minimum, {g.Iota(bound), Number(size - 1)});
+    Result result{Select(g, of.value, d, PlaceOf(g, index, dim)), of.layout, true};
+    result.layout[d] = {{size, bound, first, true}};
+    return result;
+  }
+
+  /// The reverse: what was computed along a dimension that was made one factor lies like `dim`.
+  static ir::Value Spread(G& g, const ir::Value& of, size_t d, const BoundedDim& dim) {
+    if (dim.size() < 2) return of;
+    const ir::Value last = MakeConstant(BoundOf(dim) - 1, c10::ScalarType::Long, false);
+    const ir::Value index = Places(g, {dim}, {1}, 0, c10::ScalarType::Long);
+    return Select(g, of, d, g.Make(ir::ops::minimum, {index, last}));
+  }
+
+  /// A view whose elements lie at no regular places takes each by its index.
+  static void ViewByIndex(G& g, const Result& base, const StridedView& view,
+                          const BoundedLayout& layout) {
+    int64_t elements = 1;
+    for (int64_t bound : BoundsOf(base.layout)) elements *= bound;
+    for (size_t d = 0; d < layout.size(); ++d) {
+      if (g.ResultVaries(0, d) && !Varies(layout[d]))
+        Refuse("a view is not regular along a varying size");
+    }
+    const std::vector<int64_t> bounds = BoundsOf(layout);
+    int64_t largest = view.offset;
+    for (size_t d = 0; d < bounds.size(); ++d) largest += bounds[d] * view.strides[d];
+    const c10::ScalarType dtype = IndexType(std::max(largest, elements));
+    const int64_t size = SizeOf(AllFactors(base.layout));
+    ir::Value index = g.Make(ir::ops::minimum, {Places(g, layout, view.strides, view.offset, dtype),
+                                                Number(size - 1, dtype)});
+    index = PlaceOf(g, index, AllFactors(base.layout));
+    const ir::Value all = Select(g, g.View(base.value, {elements}, {1}), 0, index);
+    g.Set(0, Contiguous(g, all, bounds), layout);
   }
 
   /// If a view has one index of a varying size, such as x[:, -1], takes that index from `base` and
@@ -184,7 +291,13 @@ struct BoundedRules {
     for (size_t d = 0; d < sizes.size(); ++d) {
       if (varies[d]) TakeRange(g, base, exact, d, made[d], first[d]);
     }
-    BoundedView view = ViewOf(base.layout, exact, made, varies, first);
+    std::optional<BoundedView> regular;
+    try {
+      regular = ViewOf(base.layout, exact, made, varies, first);
+    } catch (const SizesRefused&) {
+      return ViewByIndex(g, base, exact, made);
+    }
+    BoundedView& view = *regular;
     ir::Words words = g.node_->attributes();
     for (size_t d = 0; d < sizes.size(); ++d) {
       words[g.Named("size").word + d] = static_cast<uint64_t>(view.view.sizes[d]);
@@ -283,40 +396,18 @@ struct BoundedRules {
       g.EmitShaped(g.Values(), {}, layout);
       return;
     }
-    int64_t bound = 1, size = 1;
+    int64_t bound = 1;
     for (const BoundedDim& dim : layout) bound *= BoundOf(dim);
     const c10::ScalarType dtype = g.node_->shape()->dtype;
     ir::Value drawn = MakeNode(&g.node_->op(), g.Values(), {}, ir::GetShape(dtype, {bound}));
     drawn.node->set_location(g.node_->location());
     const BoundedDim all = AllFactors(layout);
-    const std::vector<int64_t> bounds = BoundsOf(layout);
-    std::vector<int64_t> strides(bounds.size(), 1);
-    for (size_t d = bounds.size(); d-- > 1;) strides[d - 1] = strides[d] * bounds[d];
     const bool inner_varies =
         std::any_of(all.begin() + 1, all.end(), [](const Factor& factor) { return factor.varies; });
     if (inner_varies) {
-      // index = ((i0 * n1 + i1) * n2 + i2) …, with the sizes as parameters.
-      const auto number = bound < std::numeric_limits<int32_t>::max() ? c10::ScalarType::Int
-                                                                      : c10::ScalarType::Long;
-      ir::Value place;
-      for (size_t i = 0; i < all.size(); ++i) {
-        std::vector<int64_t> sizes(all.size(), 1), ones(all.size(), 1);
-        sizes[i] = all[i].bound;
-        ir::Value index = lazy::Cast(g.View(g.Iota(all[i].bound), sizes, ones), number);
-        if (place) {
-          const ir::Value n = all[i].varies ? lazy::Cast(g.SizeOfFactor(all[i]), number)
-                                            : MakeConstant(all[i].size, number, false);
-          const ir::Value one = MakeScalar(int64_t{1});
-          place =
-              g.Make(ir::ops::add_Tensor, {g.Make(ir::ops::mul_Tensor, {place, n}), index, one});
-        } else {
-          place = index;
-        }
-        size *= all[i].size;
-      }
-      drawn = Select(g, drawn, 0, g.View(place, {bound}, {1}));
+      drawn = Select(g, drawn, 0, Places(g, {all}, {1}, 0, IndexType(bound)));
     }
-    g.Set(0, g.View(drawn, bounds, strides), layout);
+    g.Set(0, Contiguous(g, drawn, BoundsOf(layout)), layout);
   }
 
   // ---- Reductions ----------------------------------------------------------------------------
@@ -380,7 +471,7 @@ struct BoundedRules {
 
   template <Neutral neutral, bool places = false>
   static void Reduce(G& g) {
-    const Result& in = g.In(0);
+    Result in = g.In(0);
     const Dims dims = ReducedDims(g, in.layout.size());
     ir::Node::Operands operands = g.Values();
     if (AnyVaries(in.layout, dims)) {
@@ -389,10 +480,7 @@ struct BoundedRules {
         // An index must not count padding.
         if (std::count(dims.begin(), dims.end(), true) != 1)
           Refuse("its index counts elements of a varying size");
-        for (size_t d = 0; d < dims.size(); ++d) {
-          if (dims[d] && in.layout[d].size() != 1)
-            Refuse("its index counts elements of a varying size");
-        }
+        in = Compact(g, in, static_cast<size_t>(std::ranges::find(dims, true) - dims.begin()));
       }
       operands[0] = g.Masked(in, NumberOf(neutral, in.value.shape()->dtype), dims);
     }
@@ -512,18 +600,28 @@ struct BoundedRules {
       g.Set(1, lazy::Cast(mean_of(g.Int("keepdim") != 0), dtype), layout);
   }
 
+  /// Makes the node again with its operand's dimension as one factor, whose padding has a value.
+  static void EmitCompact(G& g, size_t d, const c10::Scalar& padding) {
+    const BoundedLayout layout = g.In(0).layout;
+    const Result in = Compact(g, g.In(0), d);
+    ir::Node::Operands operands = g.Values();
+    operands[0] = g.Masked(in, padding, Only(layout.size(), static_cast<int64_t>(d)));
+    const ir::NodePtr made =
+        MakeOpNode(&g.node_->op(), std::move(operands), ir::Words(g.node_->attributes()));
+    made->set_location(g.node_->location());
+    for (size_t i = 0; i < g.node_->num_outputs(); ++i) {
+      if (g.node_->shape(i))
+        g.Set(i, Spread(g, {made, static_cast<uint32_t>(i)}, d, layout[d]), layout);
+    }
+  }
+
   /// Each element depends only on elements before it, and padding lies at the end.
   template <Neutral neutral>
   static void Cumulative(G& g) {
     const Result& in = g.In(0);
     if (in.layout.empty()) Refuse("it has no dimension");
-    const auto dim = g.Dim(g.Int("dim"), in.layout.size());
-    if (in.layout[dim].size() > 1) Refuse("it goes along several sizes");
-    ir::Node::Operands operands = g.Values();
-    operands[0] =
-        g.Masked(in, NumberOf(neutral, in.value.shape()->dtype), Only(in.layout.size(), dim));
-    g.Emit(std::move(operands), g.node_->attributes(),
-           std::vector<BoundedLayout>(g.node_->num_outputs(), in.layout));
+    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), in.layout.size()));
+    EmitCompact(g, dim, NumberOf(neutral, in.value.shape()->dtype));
   }
 
   /// Operations along dimensions of fixed size. Slices along the other dimensions are independent.
@@ -567,15 +665,24 @@ struct BoundedRules {
     const BoundedLayout layout = in.layout;
     const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), layout.size()));
     if (layout.empty() || !Varies(layout[dim])) return Along(g);
-    if (layout[dim].size() > 1) Refuse("it goes along several sizes");
     const c10::ScalarType dtype = in.value.shape()->dtype;
     const bool is_least = g.Int("descending") != 0;
     const c10::Scalar last = !is_least && c10::isFloatingType(dtype)
                                  ? c10::Scalar(std::numeric_limits<double>::quiet_NaN())
                                  : NumberOf(is_least ? Neutral::kLeast : Neutral::kMost, dtype);
-    ir::Node::Operands operands = g.Values();
-    operands[0] = g.Masked(in, last, Only(layout.size(), static_cast<int64_t>(dim)));
-    g.Emit(std::move(operands), g.node_->attributes(), {layout, layout});
+    EmitCompact(g, dim, last);
+  }
+
+  /// Padding lies outside of the bins.
+  static void Histogram(G& g) {
+    const Result& in = g.In(0);
+    ir::AttributeReader reader(g.node_->attributes());
+    reader.Int();
+    const double least = reader.Scalar().toDouble(), most = reader.Scalar().toDouble();
+    if (least == most || !c10::isFloatingType(in.value.shape()->dtype))
+      Refuse("its bins depend on its elements");
+    g.Emit({g.Masked(in, std::numeric_limits<double>::infinity())}, g.node_->attributes(),
+           {FixedLayout(g.node_->shape()->dims)});
   }
 
   /// A dimension of varying size that has `more` elements more.
@@ -947,15 +1054,21 @@ struct BoundedRules {
   static BoundedLayout Chosen(G& g, const Result& self, const Result& index) {
     if (self.layout.empty() || index.layout.size() != 1) Refuse("it has another rank");
     const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), self.layout.size()));
-    if (self.layout[dim].size() > 1) Refuse("its index counts elements of several sizes");
     BoundedLayout layout = self.layout;
     layout[dim] = index.layout[0];
     return layout;
   }
 
+  /// The dimension of the node's first operand along which its index counts.
+  static const BoundedDim& Counted(G& g) {
+    const BoundedLayout& layout = g.In(0).layout;
+    return layout.at(static_cast<size_t>(g.Dim(g.Int("dim"), layout.size())));
+  }
+
   static void IndexSelect(G& g) {
-    g.Emit({g.In(0).value, g.Masked(g.In(1), int64_t{0})}, g.node_->attributes(),
-           {Chosen(g, g.In(0), g.In(1))});
+    const BoundedLayout chosen = Chosen(g, g.In(0), g.In(1));
+    g.Emit({g.In(0).value, PlaceOf(g, g.Masked(g.In(1), int64_t{0}), Counted(g))},
+           g.node_->attributes(), {chosen});
   }
 
   /// Padding is masked, so that it adds 0.
@@ -964,7 +1077,7 @@ struct BoundedRules {
     const BoundedLayout chosen = Chosen(g, self, index);
     RequireSame(source.layout, chosen);
     ir::Node::Operands operands = g.Values();
-    operands[g.Named("index").operand] = g.Masked(index, int64_t{0});
+    operands[g.Named("index").operand] = PlaceOf(g, g.Masked(index, int64_t{0}), Counted(g));
     operands[g.Named("source").operand] =
         g.Masked(source, NumberOf(Neutral::kZero, source.value.shape()->dtype));
     g.Emit(std::move(operands), g.node_->attributes(), {self.layout});
@@ -978,30 +1091,36 @@ struct BoundedRules {
     if (in.size() > 1)
       RequireSame({in.begin(), in.end() - 1}, {self.layout.begin(), self.layout.end() - 1});
     if (!Varies(in.back())) return g.Emit(g.Values(), g.node_->attributes(), {self.layout});
-    if (in.back().size() > 1) Refuse("it goes along several sizes");
     if (g.Has("sorter") && g.Tensor("sorter")) Refuse("a sorter has no rule");
     ir::Node::Operands operands = g.Values();
-    operands[at] = g.Masked(boundaries, NumberOf(Neutral::kMost, boundaries.value.shape()->dtype),
+    operands[at] = g.Masked(Compact(g, boundaries, in.size() - 1),
+                            NumberOf(Neutral::kMost, boundaries.value.shape()->dtype),
                             Only(in.size(), static_cast<int64_t>(in.size()) - 1));
     const ir::Value count = g.Make(g.node_->op(), std::move(operands), g.node_->attributes());
-    g.Set(0,
-          g.Make(ir::ops::minimum,
-                 {count, lazy::Cast(g.SizeOfFactor(in.back()[0]), g.node_->shape()->dtype)}),
+    g.Set(0, g.Make(ir::ops::minimum, {count, Number(SizeOf(in.back()), g.node_->shape()->dtype)}),
           self.layout);
+  }
+
+  /// The dimension along which an index of the same rank counts. Along the others it may have fewer
+  /// elements than `self`: those at the beginning, as long as its bound is no longer.
+  static size_t AlongIndex(G& g, const Result& self, const Result& index) {
+    const size_t rank = self.layout.size();
+    if (rank != index.layout.size() || rank == 0) Refuse("an index of a number has no rule");
+    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), rank));
+    for (size_t d = 0; d < rank; ++d) {
+      const BoundedDim &a = self.layout[d], &b = index.layout[d];
+      if (d == dim || Same(a, b)) continue;
+      if (a.size() > 1 || b.size() > 1 || BoundOf(b) > BoundOf(a))
+        Refuse("its operands have different sizes that vary");
+    }
+    return dim;
   }
 
   static void Gather(G& g) {
     const Result &self = g.In(0), &index = g.In(1);
-    if (self.layout.size() != index.layout.size() || self.layout.empty())
-      Refuse("a gather of a number has no rule");
-    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), self.layout.size()));
-    if (self.layout[dim].size() > 1) Refuse("its index counts elements of several sizes");
-    for (size_t d = 0; d < self.layout.size(); ++d) {
-      const bool whole = Same(self.layout[d], index.layout[d]);
-      const bool fixed = !Varies(self.layout[d]) && !Varies(index.layout[d]);
-      if (d != dim && !whole && !fixed) Refuse("its operands have different sizes that vary");
-    }
-    g.Emit({self.value, g.Masked(index, int64_t{0})}, g.node_->attributes(), {index.layout});
+    AlongIndex(g, self, index);
+    g.Emit({self.value, PlaceOf(g, g.Masked(index, int64_t{0}), Counted(g))}, g.node_->attributes(),
+           {index.layout});
   }
 
   struct Indexed {
@@ -1032,15 +1151,15 @@ struct BoundedRules {
       const BoundedDim& dim = self.layout.at(d);
       if (Varies(dim)) {
         // A negative index counts from the end of the exact size, not of its bound.
-        if (dim.size() != 1) Refuse("its index counts elements of several sizes");
         const ir::Value zero = MakeConstant(int64_t{0}, c10::ScalarType::Long, false);
         const ir::Value moved =
-            g.Make(ir::ops::add_Tensor, {value, g.SizeOfFactor(dim[0]), MakeScalar(int64_t{1})});
+            Add(g, value, dim.size() == 1 ? g.SizeOfFactor(dim[0]) : Number(SizeOf(dim)));
         value =
             g.Make(ir::ops::where_self, {g.Make(ir::ops::lt_Tensor, {value, zero}), moved, value});
       }
       const Result found{value, index.layout, index.varies};
-      result.indices.push_back(repeats ? Repeated(g, found) : g.Masked(found, int64_t{0}));
+      result.indices.push_back(
+          PlaceOf(g, repeats ? Repeated(g, found) : g.Masked(found, int64_t{0}), dim));
     }
     result.layout.assign(self.layout.begin(),
                          self.layout.begin() + static_cast<std::ptrdiff_t>(before));
@@ -1059,7 +1178,7 @@ struct BoundedRules {
     const Result &self = g.In(0), &index = *g.Tensor("index");
     const BoundedLayout chosen = Chosen(g, self, index);
     ir::Node::Operands operands = g.Values();
-    operands[g.Named("index").operand] = Repeated(g, index);
+    operands[g.Named("index").operand] = PlaceOf(g, Repeated(g, index), Counted(g));
     if (const Result* source = g.Has("source") ? g.Tensor("source") : nullptr) {
       RequireSame(source->layout, chosen);
       const auto dim = g.Dim(g.Int("dim"), self.layout.size());
@@ -1068,34 +1187,39 @@ struct BoundedRules {
     g.Emit(std::move(operands), g.node_->attributes(), {self.layout});
   }
 
-  /// Padding of an index writes into padding; where it would not, it adds 0 or writes the last
-  /// elements again.
+  /// Padding of an index adds 0, or writes what is there: the last elements again along `dim`, the
+  /// elements of `self` elsewhere.
   template <bool adds>
   static void Scatter(G& g) {
     if (g.Has("reduce")) Refuse("it has no rule with a reduction");
     const size_t at = g.Named("index").operand;
     const Result &self = g.In(0), &index = g.In(at);
-    if (self.layout.size() != index.layout.size() || self.layout.empty())
-      Refuse("a scatter of a number has no rule");
-    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), self.layout.size()));
-    if (self.layout[dim].size() > 1) Refuse("its index counts elements of several sizes");
-    for (size_t d = 0; d < self.layout.size(); ++d) {
-      const bool fixed = !Varies(self.layout[d]) && !Varies(index.layout[d]);
-      if (d != dim && !fixed && !Same(self.layout[d], index.layout[d]))
-        Refuse("its operands have different sizes that vary");
-    }
+    const size_t dim = AlongIndex(g, self, index);
     ir::Node::Operands operands = g.Values();
     const Dims along = Only(index.layout.size(), static_cast<int64_t>(dim));
     operands[at] = adds ? index.value : Repeated(g, index, along);
     operands[at] = g.Masked({operands[at], index.layout, index.varies}, int64_t{0},
                             adds ? Dims(along.size(), true) : Others(along));
+    operands[at] = PlaceOf(g, operands[at], self.layout[dim]);
+    // Padding along another dimension may lie where `self` has elements that count.
+    Dims within(along.size());
+    for (size_t d = 0; d < within.size(); ++d)
+      within[d] = d != dim && !Same(self.layout[d], index.layout[d]);
     if (const Result* source = g.Has("src") ? g.Tensor("src") : nullptr) {
       RequireSame(source->layout, index.layout);
-      operands[g.Named("src").operand] =
-          adds ? g.Masked(*source, NumberOf(Neutral::kZero, source->value.shape()->dtype))
-               : Repeated(g, *source, along);
-    } else if (adds && Varies(index.layout[dim])) {
-      Refuse("what padding adds has no rule");
+      ir::Value& given = operands[g.Named("src").operand];
+      given = adds ? g.Masked(*source, NumberOf(Neutral::kZero, source->value.shape()->dtype))
+                   : Repeated(g, *source, along);
+      if (!adds && AnyVaries(index.layout, within)) {
+        ir::Words words;
+        ir::AttributeWriter writer(words);
+        writer.Int(static_cast<int64_t>(dim));
+        writer.Int(0);  // sparse_grad
+        const ir::Value old = g.Make(ir::ops::gather, {self.value, operands[at]}, std::move(words));
+        given = g.Where({given, index.layout, true}, old, within);
+      }
+    } else if (adds || AnyVaries(index.layout, within)) {
+      Refuse("what its padding writes has no rule");
     }
     g.Emit(std::move(operands), g.node_->attributes(), {self.layout});
   }
@@ -1106,9 +1230,6 @@ struct BoundedRules {
     const bool rolls = g.Has("shifts");
     const auto dims = g.Ints("dims"), shifts = rolls ? g.Ints("shifts") : c10::IntArrayRef{};
     if (dims.empty()) return Along(g);
-    const auto number = [](int64_t value) {
-      return MakeScalarParameter(value, c10::ScalarType::Long, false);
-    };
     ir::Value value = in.value;
     for (size_t i = 0; i < dims.size(); ++i) {
       const auto dim = static_cast<size_t>(g.Dim(dims[i], in.layout.size()));
@@ -1121,31 +1242,37 @@ struct BoundedRules {
         value = g.Make(g.node_->op(), {value}, std::move(words));
         continue;
       }
-      if (along.size() > 1) Refuse("it goes along several sizes");
       const ir::Value iota = g.Iota(BoundOf(along)), one = MakeScalar(int64_t{1});
       const ir::Value place =
           rolls ? g.Make(ir::ops::remainder_Tensor,
-                         {g.Make(ir::ops::sub_Tensor, {iota, number(shifts[i]), one}),
-                          g.SizeOfFactor(along[0])})
+                         {g.Make(ir::ops::sub_Tensor, {iota, Number(shifts[i]), one}),
+                          Number(SizeOf(along))})
                 : g.Make(ir::ops::maximum,
-                         {g.Make(ir::ops::sub_Tensor, {number(SizeOf(along) - 1), iota, one}),
+                         {g.Make(ir::ops::sub_Tensor, {Number(SizeOf(along) - 1), iota, one}),
                           MakeConstant(int64_t{0}, c10::ScalarType::Long, false)});
-      value = Select(g, value, dim, place);
+      const Result whole = Compact(g, {value, in.layout, true}, dim);
+      value = Spread(g, Select(g, whole.value, dim, place), dim, along);
     }
     g.Set(0, value, in.layout);
   }
 
   /// The array with its last elements in its padding.
   static ir::Value Repeated(G& g, const Result& of, const Dims& dims) {
-    ir::Value value = of.value;
+    BoundedLayout factors;  // a dimension for each
+    Dims repeats;
     for (size_t d = 0; d < dims.size(); ++d) {
-      if (!dims[d] || !Varies(of.layout[d])) continue;
-      if (of.layout[d].size() > 1) Refuse("it goes along several sizes");
-      const ir::Value last =
-          MakeScalarParameter(SizeOf(of.layout[d]) - 1, c10::ScalarType::Long, false);
-      value = Select(g, value, d, g.Make(ir::ops::minimum, {g.Iota(BoundOf(of.layout[d])), last}));
+      if (of.layout[d].empty()) factors.emplace_back();
+      for (const Factor& factor : of.layout[d]) factors.push_back({factor});
+      repeats.resize(factors.size(), dims[d]);
     }
-    return value;
+    const bool splits = factors.size() != dims.size();
+    ir::Value value = splits ? Contiguous(g, of.value, BoundsOf(factors)) : of.value;
+    for (size_t i = 0; i < factors.size(); ++i) {
+      if (!repeats[i] || !Varies(factors[i])) continue;
+      const ir::Value last = Number(SizeOf(factors[i]) - 1);
+      value = Select(g, value, i, g.Make(ir::ops::minimum, {g.Iota(BoundOf(factors[i])), last}));
+    }
+    return splits ? Contiguous(g, value, BoundsOf(of.layout)) : value;
   }
   static ir::Value Repeated(G& g, const Result& of) {
     return Repeated(g, of, Dims(of.layout.size(), true));
@@ -1236,7 +1363,7 @@ struct BoundedRules {
         return;
       }
       // The index is a parameter of the program, since it may differ from size to size.
-      std::vector<int64_t> sizes(made.size(), 1), ones(made.size(), 1), strides(made.size(), 1);
+      std::vector<int64_t> sizes(made.size(), 1), ones(made.size(), 1);
       sizes[dim] = BoundOf(made[dim]);
       const ir::Value place =
           MakeScalarParameter(index < 0 ? index + size : index, c10::ScalarType::Long, false);
@@ -1245,10 +1372,9 @@ struct BoundedRules {
       std::vector<int64_t> bounds = BoundsOf(made);
       const std::vector<int64_t> whole = bounds;
       bounds[dim] = 1;
-      for (size_t d = made.size(); d-- > 1;) strides[d - 1] = strides[d] * bounds[d];
       g.Set(
           0,
-          Expand(g.Make(ir::ops::where_self, {is_there, g.View(grad.value, bounds, strides),
+          Expand(g.Make(ir::ops::where_self, {is_there, Contiguous(g, grad.value, bounds),
                                               MakeConstant(0.0, grad.value.shape()->dtype, false)}),
                  whole),
           made);
@@ -1772,6 +1898,7 @@ const Rules& AllRules() {
       {"aten::cummin", &R::Cumulative<N::kMost>},
       {"aten::logcumsumexp", &R::Cumulative<N::kLeast>},
       {"aten::sort", &R::Sorted},
+      {"aten::histc", &R::Histogram},
       {"aten::topk", &R::Along},
       {"aten::kthvalue", &R::Along},
       {"aten::median", &R::Along},

@@ -76,7 +76,7 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
   SizesNote sizes;
   ProgramPtr program = Cache().Find(key);
   if (!program) {
-    if (const std::optional<Bound> bound = FindBound(key, cut)) {
+    if (const std::optional<Bound> bound = FindBound(key, cut, sizes)) {
       if ((program = Cache().Find(bound->program))) {
         Use(*bound, cut);
         cached.Add();

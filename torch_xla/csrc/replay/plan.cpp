@@ -96,6 +96,7 @@ const char* Plan::Misfit(const TensorTable& table, size_t* entry) const {
 
 bool Plan::Run(const TensorTable& table, std::vector<double> floats,
                std::vector<at::Tensor>& results) const {
+  if (binding_ && binding_->GivesWay()) return false;
   std::vector<ir::Value> values(table.storages.size());
   for (uint32_t i : needed_) {
     values[i] = table.storages[i]->value();
