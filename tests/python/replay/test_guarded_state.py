@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import ctypes
 import enum
+import functools
 import logging
 import multiprocessing
 import operator
@@ -107,8 +108,7 @@ VARIABLE = contextvars.ContextVar("variable", default=1.0)
 GETTER = operator.attrgetter("SCALE")
 OWN_RANDOM = random.Random(0)
 EVENT = threading.Event()
-SCALED, ON = Box(1.0), "XLA_TEST_OF_REPLAY"
-REFERENCE = weakref.ref(SCALED)
+ON = "XLA_TEST_OF_REPLAY"
 
 GUARDED = {
     "threading.local": (lambda v: setattr(LOCAL, "value", v), lambda: LOCAL.value),
@@ -117,7 +117,6 @@ GUARDED = {
         lambda v: logging.getLogger("replay.asked").setLevel(int(v)),
         lambda: float(logging.getLogger("replay.asked").getEffectiveLevel()),
     ),
-    "weak_keys": (lambda v: WEAK_KEYS.__setitem__(KEPT, v), lambda: WEAK_KEYS[KEPT]),
     "getattr": (set_setting, lambda: getattr(settings, NAME)),
     "import": (set_setting, importing),
     "sys.argv": (lambda v: sys.argv.__setitem__(0, "a" * int(v)), lambda: len(sys.argv[0])),
@@ -126,7 +125,6 @@ GUARDED = {
     "contextvar": (lambda v: VARIABLE.set(v), lambda: VARIABLE.get()),
     "global": (set_global, lambda: SCALE),
     "event": (lambda v: EVENT.set() if v > 1 else EVENT.clear(), lambda: 1.0 + EVENT.is_set()),
-    "weak_reference": (lambda v: setattr(SCALED, "value", v), lambda: REFERENCE().value),
     "environment": (
         lambda v: os.environ.__setitem__(ON, str(v)),
         lambda: float(os.environ.get(ON, "2")),
@@ -137,7 +135,12 @@ GUARDED = {
 REFUSED = {
     # It can reach all that this module has.
     "globals": (set_global, lambda: globals()[NAME], "test_guarded_state."),
-    "weak_values": (set_weak, lambda: WEAK["key"].value, "another object than before"),
+    "weak_values": (set_weak, lambda: WEAK["key"].value, "a weak reference"),
+    "weak_keys": (
+        lambda v: WEAK_KEYS.__setitem__(KEPT, v),
+        lambda: WEAK_KEYS[KEPT],
+        "a weak reference",
+    ),
     "shared": (lambda v: setattr(SHARED, "value", v), lambda: SHARED.value, "other processes"),
     "ctypes": (lambda v: setattr(NUMBER, "value", v), lambda: NUMBER.value, "no guard sees into"),
     "future": (set_future, lambda: FUTURE.result(), "calls result() of concurrent"),
@@ -239,6 +242,104 @@ def test_modules_of_a_network_are_not_those_of_sys(device):
         program_of(lambda v: setattr(library, "SCALE", v), lambda: library.parts(network)), device
     )
     refused(program_of(set_setting, lambda: library.find()), device, "sys.modules")
+
+
+def of_values(box):
+    found = weakref.WeakValueDictionary(key=box)
+    return lambda: len(found)
+
+
+def has_value(proxy):
+    try:
+        return proxy.value > 0
+    except ReferenceError:
+        return False
+
+
+ASKS_FOR_LIFE = {
+    "reference": (weakref.ref, lambda weak: weak() is not None),
+    "subclass": (type("Reference", (weakref.ref,), {}), lambda weak: weak() is not None),
+    "method": (lambda box: weakref.WeakMethod(box.get), lambda weak: weak() is not None),
+    "set": (lambda box: weakref.WeakSet([box]), len),
+    "keys": (lambda box: weakref.WeakKeyDictionary({box: 1.0}), len),
+    "values": (of_values, lambda weak: weak()),
+    "proxy": (weakref.proxy, has_value),
+    "finalizer": (lambda box: weakref.finalize(box, len, ()), lambda weak: weak.alive),
+}
+
+
+@pytest.mark.parametrize("name", ASKS_FOR_LIFE)
+@pytest.mark.parametrize("of_module", [False, True], ids=["object", "module"])
+def test_whether_an_object_is_still_alive(device, name, of_module):
+    """The step leads to the object itself, too, until nothing but what is weak refers to it."""
+    make, is_alive = ASKS_FOR_LIFE[name]
+
+    class Module(torch.nn.Module):
+        value = 2.0
+
+        def get(self):
+            return self.value
+
+        forward = get
+
+    class Plain:
+        value, get, __call__ = 2.0, Module.get, Module.get
+
+    def program(compile, device):
+        boxes = [Module() if of_module else Plain()]
+        weak = make(boxes[0])
+
+        @compile
+        def f(x):
+            return x * (float(is_alive(weak)) + sum(box() for box in boxes))
+
+        found = []
+        for i in range(9):
+            if i == 5:
+                boxes.clear()
+            found.append(f(torch.ones(3, device=device)))
+        return found
+
+    refused(program, device, "a weak reference")
+
+
+def test_tensors_that_are_exchanged(device):
+    """torch.utils.swap_tensors() counts the owners of both tensors."""
+
+    def program(inside, compile, device):
+        weights = [torch.nn.Parameter(torch.full((3,), 1.0 + i, device=device)) for i in range(2)]
+
+        @compile
+        def f(x):
+            if inside:
+                torch.utils.swap_tensors(*weights)
+            return (x * weights[0]).detach()
+
+        found = []
+        for i in range(9):
+            if not inside and i % 3 == 2:
+                torch.utils.swap_tensors(*weights)
+            found.append(f(torch.ones(3, device=device)))
+        return found
+
+    refused(functools.partial(program, True), device, "it changes what it reads")
+    right(functools.partial(program, False), device)
+
+
+def test_the_first_call_keeps_no_module_alive(device):
+    def program(compile, device):
+        modules = [torch.nn.Flatten()]
+        weak = weakref.ref(modules[0])
+
+        @compile
+        def f(x):
+            return [one(x) for one in modules] or x * (weak() is not None)
+
+        found = [f(torch.ones(3, 1, device=device))]
+        modules.clear()
+        return found + [f(torch.ones(3, device=device)) for _ in range(4)]
+
+    right(program, device)
 
 
 def test_version_of_a_tensor(device):

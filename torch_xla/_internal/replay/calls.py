@@ -15,6 +15,7 @@ import os
 import sys
 import sysconfig
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -109,7 +110,7 @@ class Calls:
 
     Attributes:
         code: All code that ran, with the globals that it sees. Equal code of two modules is two.
-        objects: Modules, optimizers, schedulers and loggers whose methods ran.
+        objects: Weak references to modules, optimizers, schedulers and loggers whose methods ran.
         refusal: Why the block cannot be replayed; empty if it can.
         backward: Whether a backward pass ran.
         events: The optimizers and schedulers that stepped, in order.
@@ -117,7 +118,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.code: dict[tuple[types.CodeType, int], dict[str, Any]] = {}
-        self.objects: dict[int, Any] = {}
+        self.objects: dict[int, weakref.ref[Any]] = {}
         self.events: list[Any] = []
         self._scheduler: types.FrameType | None = None
         self.refusal = ""
@@ -141,7 +142,7 @@ class Calls:
         torch._C._set_multithreading_enabled(self._has_threads)
         if self._collects:
             gc.enable()
-        self._forget_temporary()
+        self.objects = {key: one for key, one in self.objects.items() if one() is not None}
         for name, before, now in zip(
             ("random", "torch's CPU generator", "numpy.random"),
             self._random,
@@ -150,14 +151,6 @@ class Calls:
         ):
             if before != now and not self.refusal:
                 self.refusal = f"it draws random numbers from {name}, on the host"
-
-    def _forget_temporary(self) -> None:
-        """Releases objects that nobody else holds: the block made them, and will again."""
-        nobody_else = {0: object()}
-        count = sys.getrefcount(nobody_else[0])
-        for key in list(self.objects):  # Holders come before the objects that they hold.
-            if sys.getrefcount(self.objects[key]) == count:
-                del self.objects[key]
 
     @staticmethod
     def _random_states() -> list[Any]:
@@ -185,7 +178,7 @@ class Calls:
             if code.co_argcount and code.co_varnames[0] == "self":
                 owner = frame.f_locals.get("self")
                 if isinstance(owner, _WATCHED):
-                    self.objects[id(owner)] = owner
+                    self.objects[id(owner)] = weakref.ref(owner)
                     if code.co_name == "step":
                         self._step(frame, owner)
             if (

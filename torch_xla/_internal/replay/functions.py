@@ -167,6 +167,7 @@ class _Attempt:
         kwargs: dict[str, Any],
     ) -> None:
         self.refusal = ""
+        self.asks_for_life = False
         self.is_guarded = False  # All objects that it can reach are guarded.
         self.recording: Any = None
         self.calls = Calls()
@@ -182,11 +183,14 @@ class _Attempt:
         for path, value in self._pattern.others:
             self._walk.add(value, path)
         self._walk.add(owner.function, owner.name)
-        for value in (*owner.objects.values(), *_get_current_function_mode_stack()):
+        objects = (one() for one in owner.objects.values())
+        for value in (*objects, *_get_current_function_mode_stack()):
             self._walk.add(value, type(value).__name__)
         self._walk.add_code()
         self.refusal = self._walk.refusal
         if self.refusal:
+            self.asks_for_life = self._walk.asks_for_life
+            del self._walk  # It would keep all that it met alive while the call runs.
             return
         self.is_guarded = True
         given = [*self._walk.tensors, *self._pattern.take_tensors()]
@@ -268,7 +272,7 @@ class _OfThread:
         self.function = function
         self.name = name
         self.code: dict[tuple[types.CodeType, int], dict[str, Any]] = {}
-        self.objects: dict[int, Any] = {}
+        self.objects: dict[int, weakref.ref[Any]] = {}
         self.calls = self.replayed = 0
         self.refused = False
         self.reason = ""
@@ -315,6 +319,8 @@ class _OfThread:
         outside = _XLAC._ReplaySurroundings()
         with self._region.again():
             attempt = _Attempt(self, outside, args, kwargs)
+            if attempt.asks_for_life:
+                self._refuse()  # Its recordings keep objects alive.
             result = attempt.run(args, kwargs)
         attempt.finish()
         return attempt, result
@@ -401,7 +407,7 @@ class _OfThread:
         attempt, result = self._trace(args, kwargs)
         # Calls of a finalizer, or objects of another package, are not differences.
         if attempt.calls.refusal or not attempt.is_guarded:
-            self._recordings.remove(recording)
+            self._recordings = [one for one in self._recordings if one is not recording]
             self.reason = attempt.refusal
             return result
         difference = attempt.refusal or _compare(attempt.recording, recording, check=True)

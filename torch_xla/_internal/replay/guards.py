@@ -76,12 +76,13 @@ _MACHINERY = {
     "pathlib",
     "typing",
     "warnings",
-    "weakref",
 }
 _LRU_CACHE = type(functools.lru_cache(len))
 _LOCK = type(threading.Lock())
 _ABC_CACHES = type(vars(abc.ABC)["_abc_impl"])
 _MISSING = object()
+# What tells whether another object is still alive: a recording would keep that object alive.
+_WEAK = (weakref.ref, weakref.ProxyType, weakref.CallableProxyType, weakref.finalize)
 # Code with one of these names may read numbers that host_numbers.py lets change.
 _READERS = {"param_groups", "state", "state_dict"}
 # Code with one of these names may read attributes whose names do not occur in the code.
@@ -91,7 +92,7 @@ _USER_READERS = {*_READERS, "__dict__", "__getstate__", "__reduce_ex__", "vars",
 _OPEN_BASES = (
     BaseException, bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type,
     collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial,
-    types.GenericAlias, types.SimpleNamespace, weakref.ref, property,
+    types.GenericAlias, types.SimpleNamespace, property,
 )  # fmt: skip
 # Of modules and classes of PyTorch and the standard library only code is guarded.
 _METHODS = (types.FunctionType, staticmethod, classmethod, property)
@@ -170,6 +171,7 @@ class Walk:
         generators: The generators of random numbers, with the states that they had.
         optimizers: The optimizers whose numbers may change, by id.
         refusal: Why the function cannot be replayed; empty if it can.
+        asks_for_life: Whether it can ask if objects are still alive.
     """
 
     def __init__(self, code: dict[tuple[types.CodeType, int], dict[str, Any]]) -> None:
@@ -179,6 +181,7 @@ class Walk:
         self.generators: list[tuple[torch.Generator, torch.Tensor, str]] = []
         self.optimizers: dict[int, tuple[Any, list[host_numbers.Group]]] = {}
         self.refusal = ""
+        self.asks_for_life = False
         self._owned: set[int] = set()
         self._entering = False
         self._code = code
@@ -320,7 +323,13 @@ class Walk:
                 self._push(content[name], f"{module_name}.{name}")
 
     def _visit(self, value: Any, path: str) -> None:
-        if isinstance(value, torch.Tensor):
+        if issubclass(type(value), _WEAK):
+            if not isinstance(value, weakref.ref) or value() is not None:
+                self.asks_for_life = True
+                self.refusal = (
+                    f"{path} is a weak reference, to an object that a recording would keep alive"
+                )
+        elif isinstance(value, torch.Tensor):
             self._visit_tensor(value, path)
         elif isinstance(value, dict):
             self.guards.add_dict(value, path)
@@ -378,8 +387,6 @@ class Walk:
             self._visit_cell(value, path)
         elif isinstance(value, types.ModuleType):
             self._visit_module(value, path)
-        elif isinstance(value, weakref.ref):
-            self._push(value(), path)
         elif isinstance(value, enum.Enum):
             self.guards.add_dict(vars(value), path)
             self._visit_items(vars(value).values(), path)
@@ -481,14 +488,16 @@ class Walk:
         self._push(vars(function), path)
         names = function.__code__.co_freevars
         for name, cell in zip(names, function.__closure__ or (), strict=True):
-            self._visit_cell(cell, f"{path}'s {name}")
+            self._visit_cell(cell, f"{path}'s {name}", family(function.__code__) == "trusted")
 
-    def _visit_cell(self, cell: types.CellType, path: str) -> None:
+    def _visit_cell(self, cell: types.CellType, path: str, is_trusted: bool = False) -> None:
         self.guards.add_cell(cell, path)
         try:
-            self._push(cell.cell_contents, path)
+            content = cell.cell_contents
         except ValueError:
-            pass  # The cell is empty.
+            return  # The cell is empty.
+        # Schedulers refer to their optimizer in this way.
+        self._push(content() if is_trusted and type(content) is weakref.ref else content, path)
 
     def _visit_class(self, cls: type, path: str) -> None:
         self._push(type(cls), type(cls).__qualname__)

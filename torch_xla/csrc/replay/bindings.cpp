@@ -28,6 +28,8 @@ bool IsHeld(const at::Tensor& tensor) {
 }
 
 struct PyRecorder {
+  std::vector<py::object> given;
+  std::unique_ptr<at::Tensor> token;
   std::unique_ptr<Recorder> recorder;
 };
 
@@ -111,11 +113,13 @@ void BindReplay(pybind11::module_& m) {
         return found;
       });
   py::class_<PyRecorder>(m, "_ReplayRecorder")
-      .def(py::init([](const std::vector<py::object>& tensors) {
-        std::vector<at::Tensor> given = Unpack(tensors);
-        at::Tensor token = CollectiveToken(lazy::CurrentDevice());
-        if (token.defined()) given.push_back(std::move(token));
-        return PyRecorder{std::make_unique<Recorder>(std::move(given), lazy::CurrentDevice())};
+      .def(py::init([](std::vector<py::object> given) {
+        auto token = std::make_unique<at::Tensor>(CollectiveToken(lazy::CurrentDevice()));
+        std::vector<const at::Tensor*> tensors;
+        for (const py::object& one : given) tensors.push_back(&THPVariable_Unpack(one.ptr()));
+        if (token->defined()) tensors.push_back(token.get());
+        auto recorder = std::make_unique<Recorder>(std::move(tensors), lazy::CurrentDevice());
+        return PyRecorder{std::move(given), std::move(token), std::move(recorder)};
       }))
       .def("refusal", [](const PyRecorder& self) { return self.recorder->refusal(); })
       .def("end",

@@ -24,18 +24,12 @@ namespace {
 /// A call that draws more seeds than this is taken to have set another random state.
 constexpr uint64_t kMaxDraws = 1 << 20;
 
-std::vector<const at::Tensor*> Pointers(const std::vector<at::Tensor>& tensors) {
-  std::vector<const at::Tensor*> pointers;
-  for (const at::Tensor& tensor : tensors) pointers.push_back(&tensor);
-  return pointers;
-}
-
 }  // namespace
 
-Recorder::Recorder(std::vector<at::Tensor> tensors, int device)
+Recorder::Recorder(std::vector<const at::Tensor*> tensors, int device)
     : tensors_(std::move(tensors)),
       device_(device),
-      before_(Pointers(tensors_)),
+      before_(tensors_),
       refusal_(before_.refusal),
       first_data_(DeviceData(ir::GetShape(c10::ScalarType::Bool, {}), device, c10::Scalar(0)).id()),
       rng_before_(lazy::GetRngSeed(device)),
@@ -139,6 +133,10 @@ bool Recorder::IsAlike(const Plan::GradUpdate& update, int32_t before) const {
 
 /// The changes that the call made to tensors themselves, rather than to their values.
 std::string Recorder::FindChanges() {
+  for (size_t i = 0; i < before_.num_given; ++i) {
+    if (tensors_[i]->unsafeGetTensorImpl() == before_.entries[i].impl) continue;
+    return "it exchanges tensors (torch.utils.swap_tensors)";
+  }
   std::unordered_set<const aten::XLATensorImpl*> known;
   for (size_t i = 0; i < before_.entries.size(); ++i) {
     const TensorTable::Entry& entry = before_.entries[i];

@@ -12,8 +12,9 @@ namespace torch_xla::replay {
 /// Records one call on this thread. Nothing may be pending when it begins.
 class Recorder {
  public:
-  /// `tensors` are the tensors that the function can reach.
-  Recorder(std::vector<at::Tensor> tensors, int device);
+  /// `tensors` are the tensors that the function can reach. Their owner is Python alone, as
+  /// without a recorder: torch.utils.swap_tensors() counts owners.
+  Recorder(std::vector<const at::Tensor*> tensors, int device);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -44,7 +45,7 @@ class Recorder {
   std::string AddValues(const lazy::RecordedCut* cut);
   void AddBounds();
 
-  const std::vector<at::Tensor> tensors_;
+  const std::vector<const at::Tensor*> tensors_;
   const int device_;
   const TensorTable before_;
   std::string refusal_;
