@@ -411,6 +411,49 @@ def test_parts_are_printed_asserted_and_watched():
 
 
 @in_spmd
+def test_a_read_raises_a_failed_assertion():
+    """Programs under SPMD cannot call the host, so a read checks what was asserted before it."""
+    x = torch.arange(4.0, device="xla")
+    torch_xla.sync()
+
+    @torch_xla.compile
+    def compiled(x):
+        torch._assert_async((x < 3).all(), "below 3")
+        return x * 2
+
+    def traced(x):
+        torch._assert_async((x < 9).all(), "below 9")
+        torch._assert_async((x < 3).all(), "below 3")
+        return x * 2
+
+    for function in (traced, compiled):
+        for read in (lambda y: y.sum().item(), lambda _: x.cpu()):
+            with pytest.raises(RuntimeError, match="^below 3"):
+                read(function(x))
+            assert x.sum().item() == 6  # It is raised once.
+    for wait in (torch_xla.debug.flush, lambda: torch_xla.sync(wait=True)):
+        traced(x)
+        with pytest.raises(RuntimeError, match="^below 3"):
+            wait()
+    assert traced(x[:2]).tolist() == [0, 2]
+
+
+@in_spmd
+def test_an_end_of_a_region_does_not_belong_into_another():
+    mesh = mesh_of(2, 2)
+    for name, rest in (("enable", ()), ("disable", ((4, 4),))):
+        call = getattr(xs, f"{name}_manual_sharding")
+
+        def inside(p, call=call, rest=rest):
+            return call(p, ("x", None), *rest, mesh=mesh)
+
+        with pytest.raises(RuntimeError, match=f"{name}_manual_sharding: .* shard_map"):
+            xs.shard_map(inside, mesh, [("x", None)], ("x", None))(torch.ones(4, 4, device="xla"))
+    whole = xs.shard_map(lambda p: p + 1, mesh, [("x", None)], ("x", None))
+    assert whole(torch.ones(4, 4, device="xla")).sum().item() == 32
+
+
+@in_spmd
 def test_copies_share_the_gradient():
     t, on_t = pair(4, 3)
     mapped = xs.shard_map(

@@ -43,6 +43,10 @@ errors: list[BaseException] = []
 _taken = 0
 _modules: nan_search.ModuleScopes | None = None  # While programs search for NaN.
 _progress = threading.Condition()
+# Assertions that were not checked yet, where programs cannot call the host.
+_unread: dict[int, tuple[int, list[torch.Tensor]]] = {}
+_unread_lock = threading.RLock()  # Held while one is checked.
+_of_thread = threading.local()  # Has `reads` while this thread checks an assertion.
 _counter = itertools.count(int.from_bytes(os.urandom(7), "little"))
 
 
@@ -115,7 +119,34 @@ def run(tensors: Sequence[torch.Tensor], number: int) -> None:
             "and print it outside"
         )
     copies = [tensor.detach().clone() for tensor in tensors]
+    if isinstance(_functions[number], _Assertion):
+        _unread[key := next(_counter)] = number, copies
+        step_closures.add_step_closure(_read_assertion, (key,), run_async=True)
+        return
     step_closures.add_step_closure(_call_after_the_step, (number, copies), run_async=True)
+
+
+def _read_assertion(key: int) -> None:
+    """Checks an assertion, unless that was done: each read and the end of the step do so."""
+    with _unread_lock:
+        one = _unread.pop(key, None)
+        if one is None:
+            return
+        _of_thread.reads = True
+        try:
+            _call_after_the_step(*one)
+        except RuntimeError as error:
+            errors.append(error)
+        finally:
+            del _of_thread.reads
+
+
+def _read_assertions() -> None:
+    with _unread_lock:
+        if tensors := [tensor for _, tensors in _unread.values() for tensor in tensors]:
+            _XLAC._xla_sync_multi(tensors, [], False)  # In a single program.
+        for key in [*_unread]:
+            _read_assertion(key)
 
 
 def _call_after_the_step(number: int, tensors: Sequence[torch.Tensor]) -> None:
@@ -168,6 +199,7 @@ def raise_error(wait: bool = False) -> None:
     """
     if wait:
         _drain()
+        _read_assertions()
     while errors:
         error = errors.pop(0)
         if not isinstance(error, _Hit):
@@ -179,8 +211,8 @@ step.after_cut = raise_error
 
 
 def raise_at_read() -> None:
-    """Raises what an assertion raised in the programs that a read waited for."""
-    if threading.current_thread() is not _thread:
+    """Raises what an assertion raised in the programs that a read waited for, or is read for."""
+    if threading.current_thread() is not _thread and not hasattr(_of_thread, "reads"):
         raise_error(wait=True)
 
 
@@ -363,9 +395,13 @@ def flush() -> None:
     Raises:
         Exception: What a function raised.
     """
-    _XLAC._xla_sync(_XLAC._xla_get_devices(), True)
+    default = _XLAC._xla_get_default_device()
+    others = [device for device in _XLAC._xla_get_devices() if device != default]
+    if others:
+        _XLAC._xla_sync(others, True)
     step.sync(wait=True)
     step_closures.wait_for_asynchronous()
+    raise_error()
 
 
 def _user_line() -> str:
@@ -460,7 +496,7 @@ def assert_async(tensor: torch.Tensor, message: str = "") -> None:
     text = message or "Expected Tensor with single nonzero value, but got zero"
     text += f" (torch._assert_async() at {_user_line()})"
     run([tensor], number_of(("assertion", text), _Assertion(text)))
-    _XLAC._xla_raise_at_reads()
+    _XLAC._xla_raise_at_reads(not _can_call())
 
 
 def functional_assert_async(

@@ -104,11 +104,14 @@ void CallHost(const std::vector<at::Tensor>& arrays, int64_t id) {
       device);
 }
 
-/// Raises errors of the host calls that programs made since the last read.
+std::atomic<bool> assertions_are_read{false};
+
+/// Raises errors of the host calls that programs made since the last read. Where programs cannot
+/// call the host, reads what the step asserts.
 void RaiseAtRead() {
   static std::atomic<int64_t> seen{0};
   const int64_t calls = cpu::NumHostCalls();
-  if (seen.exchange(calls) == calls) return;
+  if (seen.exchange(calls) == calls && !assertions_are_read) return;
   const py::gil_scoped_acquire gil;
   py::module_::import("torch_xla._internal.insight.host_calls").attr("raise_at_read")();
 }
@@ -128,7 +131,13 @@ void BindInsight(py::module_& m) {
         return std::pair(call->id, std::move(call->arrays));
       },
       NoGil());
-  m.def("_xla_raise_at_reads", [] { aten::SetAfterRead(&RaiseAtRead); });
+  m.def(
+      "_xla_raise_at_reads",
+      [](bool read) {
+        if (read) assertions_are_read = true;
+        aten::SetAfterRead(&RaiseAtRead);
+      },
+      py::arg("read"));
   m.def("_xla_set_find_nan", &lazy::SetFindsNan, py::arg("on"));
   m.def("_xla_finds_nan", &lazy::FindsNan);
   m.def("_xla_set_module", &SetModule, py::arg("name"));

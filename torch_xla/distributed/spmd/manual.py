@@ -739,6 +739,11 @@ def _an_end(
     what: str, t: torch.Tensor, spec: PartitionSpec, mesh: Mesh | None
 ) -> tuple[torch.Tensor, Mesh]:
     """Checks the arguments of an end of a region; returns the plain tensor, and the mesh."""
+    if _regions.stack:
+        raise RuntimeError(
+            f"{what}: the call is in a function of shard_map, whose tensors are the devices' parts "
+            "already; call shard_map with axis_names, and again in the function for other axes"
+        )
     mesh = get_global_mesh() if mesh is None else mesh
     if mesh is None:
         raise ValueError(f"{what}: expected the argument mesh, or a mesh of set_global_mesh()")
