@@ -282,6 +282,9 @@ class StableHLOGraphModule:
             operands.append(value)
         if len(set(sizes)) > 1:
             raise ValueError(f"{meta.name}: expected dynamic dimensions of one size, got {sizes}")
+        for where, signature in meta.unused_inputs if not sizes else ():
+            if where.type_ == VariableType.INPUT_ARG:  # Its size alone may be used.
+                sizes += [flat[where.position].shape[i] for i in signature.dynamic_dims]
         for place, constant, dtype in numbers:
             number = _number(func.numbers[constant], sizes[0])
             operands[place] = torch.tensor(number, dtype=dtype, device="xla")

@@ -84,3 +84,28 @@ def test_reverse_view():
     x = torch.arange(12.0, device="xla").reshape(6, 2).clone()
     for make in VIEWS.values():
         assert torch.equal(make(x)._rev_view_func_unsafe(make(x)).cpu(), x.cpu())
+
+
+# Functions of a view, and what takes the view.
+FORWARD = {
+    "row": (lambda a: (a.view(2, 2).tanh() @ a.view(2, 2)).sum(), lambda x: x[1]),
+    "column": (lambda a: a.view(3, 1)[1:].pow(3).sum(), lambda x: x[:, 1]),
+    "transposed": (lambda a: (a.t()[1:].pow(3)).sum() * a[1].sum(), lambda x: x[1:, 1:3]),
+    "diagonal": (lambda a: a.diagonal().pow(3).sum(), lambda x: x[:, 1:]),
+    "of an expanded one": (lambda a: a[1:].pow(3).sum(), lambda x: x[0].expand(2, 4)[1]),
+    "by its place": (lambda a: a.as_strided((2,), (1,), 5).pow(3).sum(), lambda x: x[1]),
+}
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_mode_through_views_of_a_view(name):
+    """The tangent lies in memory as the primal does: views of both begin at the same offset."""
+    function, view = FORWARD[name]
+    cpu = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
+    found = []
+    for x in (cpu, cpu.to("xla")):
+        a = view(x)
+        hessian = torch.func.hessian(function)(a) if name != "by its place" else torch.zeros(())
+        tangent = torch.func.jvp(function, (a,), (torch.ones_like(a),))[1]
+        found.append((hessian.cpu(), tangent.cpu()))
+    torch.testing.assert_close(found[1], found[0])

@@ -287,6 +287,17 @@ class TestNumbers:
                 found = [result.cpu() for result in run(x)]
                 torch.testing.assert_close(found, list(f(x)), rtol=1e-5, atol=1e-5)
 
+    def test_of_an_argument_whose_size_alone_is_used(self):
+        batch = torch.export.Dim("batch", min=1, max=64)
+
+        def f(x):
+            return torch.full((2,), x.shape[0], dtype=torch.float32), x.shape[0] + 1
+
+        program = exported(f, rand(4, 3), dims=batch)
+        for n in 4, 7:
+            numbers, size = program(rand(n, 3))
+            assert (numbers.tolist(), size) == ([n, n], n + 1)
+
     def test_that_follow_in_another_way_are_refused(self):
         batch = torch.export.Dim("batch", min=1, max=64)
         for f in lambda x: x.repeat(x.shape[0] % 3 + 1, 1), lambda x: x[: x.shape[0] // 2]:
