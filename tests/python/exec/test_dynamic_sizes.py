@@ -93,6 +93,15 @@ CASES = {
                  lambda b, t: (f(b, t, D),)),
     'layer norm': (lambda x: F.layer_norm(x, (D,)), lambda b, t: (f(b, t, D),)),
     'batch norm': (lambda x: F.batch_norm(x.mT, None, None, training=True), lambda b, t: (f(b, t, D),)),
+    'several sizes': (lambda x: (*x.flatten(0, 1).sort(dim=0, stable=True), x.flatten(0, 1).cumsum(0), *x.flatten(0, 1).max(0), x.flatten(0, 1).argmin(0),
+                                    x.flatten(0, 1).flip(0), x.flatten(0, 1).roll(2, 0), torch.searchsorted(x[..., 0].flatten().sort().values, x[0, 0])),
+                      lambda b, t: (f(b, t, D),)),
+    'indices of several sizes': (lambda x, k: (lambda j: (x.flatten(0, 1)[j - 1], x.flatten(0, 1).gather(0, j[:, None].expand(-1, D)), x.flatten(0, 1).index_select(0, j),
+                                               x.flatten(0, 1).index_add(0, j, x.flatten(0, 1) * 2), x.flatten(0, 1).scatter_add(0, j[:, None].expand(-1, D), x.flatten(0, 1)),
+                                               x.flatten(0, 1).index_put((j.sort(stable=True).indices,), x.flatten(0, 1) + 1), torch.histc(x.detach(), 5, -1, 1)))(k.flatten()),
+                                 lambda b, t: (f(b, t, D), i(b * t, b, t))),
+    'irregular views': (lambda x: (x.mT.reshape(x.shape[0], -1) * 2, x.flatten()[1:].reshape(-1)[:9] + 1, x.reshape(-1, x.shape[1], x.shape[0]) * 3, x.detach().flatten()[::2] * 1),
+                        lambda b, t: (f(b, t, D),)),
     'embedding': (lambda x, table=table: F.embedding(x, table.to(x.device)), lambda b, t: (i(20, b, t),)),
     'gather': (lambda x, j: x.gather(1, j[..., None]), lambda b, t: (f(b, t, 1), i(t, b, t))),
     'gather of a part': (lambda x, j: (x.gather(1, j), x.gather(0, j % 2), x.mT.gather(0, j.mT)), lambda b, t: (f(18, b + t), i(t, b, t))),
@@ -388,10 +397,14 @@ def test_sizes_that_cannot_be_bounded_have_programs_of_their_own():
     for n in (5, 0, 7, 1, 6):
         x = torch.arange(float(n)).to(device)
         print((x * 2 + 1).flip(0).cpu().tolist() == [2 * k + 1 for k in reversed(range(n))])
+    for n in (5, 9, 3, 4):  # both dimensions of the view move along one of its base
+        x = torch.randn(n, n)
+        y = x.to(device).as_strided((n // 2 + 1, 2), (1, 2), 1) * 2
+        print(torch.equal(y.cpu(), x.as_strided((n // 2 + 1, 2), (1, 2), 1) * 2))
     """,
         setup=TRAINING,
     )
-    assert out[0] == "True" and out[3:] == ["True"] * 5
+    assert out[0] == "True" and out[3:] == ["True"] * 9
 
 
 def test_a_size_is_rewritten_once_and_numbers_stay_numbers():

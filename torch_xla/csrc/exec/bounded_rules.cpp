@@ -213,7 +213,7 @@ struct BoundedRules {
           if (view.sizes[d] == 1 || step == 0) continue;
           // The dimension moves along this factor, or crosses it from an inner factor.
           if (step < outer && (step >= stride || step * view.sizes[d] > stride)) return true;
-          if (step >= outer && step % factor.size != 0) return true;
+          if (step >= outer && step % outer != 0) return true;
         }
         return false;
       }();
@@ -252,7 +252,11 @@ struct BoundedRules {
     const int64_t outer = stride * factor.size;
     std::vector<int64_t> strides = view.strides;
     for (size_t i = 0; i < view.sizes.size(); ++i) {
-      if (i == d || view.sizes[i] == 1 || strides[i] < outer) continue;
+      if (i == d || view.sizes[i] == 1 || strides[i] == 0) continue;
+      if (strides[i] < outer) {
+        if (strides[i] * view.sizes[i] > stride) return;  // it moves along the factor, too
+        continue;
+      }
       if (strides[i] % outer != 0) return;
       strides[i] = strides[i] / outer * stride * size;
     }
@@ -278,7 +282,8 @@ struct BoundedRules {
       varies.push_back(g.ResultVaries(0, d));
       first.push_back(shape->dims[d]);
     }
-    StridedView exact{sizes.vec(), strides.vec(), g.Int("storage_offset")};
+    const StridedView given{sizes.vec(), strides.vec(), g.Int("storage_offset")};
+    StridedView exact = given;
     Result base = g.In(0);
     const BoundedLayout made = g.MadeLayout(0);
     if (g.node_->shape()->numel == 0) {
@@ -295,7 +300,7 @@ struct BoundedRules {
     try {
       regular = ViewOf(base.layout, exact, made, varies, first);
     } catch (const SizesRefused&) {
-      return ViewByIndex(g, base, exact, made);
+      return ViewByIndex(g, g.In(0), given, made);
     }
     BoundedView& view = *regular;
     ir::Words words = g.node_->attributes();
