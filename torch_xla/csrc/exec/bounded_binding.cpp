@@ -5,15 +5,17 @@
 
 #include "XLAOps.h"
 #include "ir/attributes.h"
+#include "runtime/platform.h"
+#include "tensor/device.h"
 #include "tensor/node_factory.h"
 #include "tensor/view.h"
 
 namespace torch_xla::lazy {
 namespace {
 
-/// Sizes whose inputs have this much padding, in percent, get a program of their own after so many
-/// runs. So a size that comes now and then costs no compilation, and a loop over many sizes costs
-/// few.
+/// Sizes whose inputs have this much padding, in percent, or whose results an accelerator copies to
+/// the host to take them apart, get a program of their own after so many runs. So a size that comes
+/// now and then costs no compilation, and a loop over many sizes costs few.
 constexpr double kMuchPadding = 12.5;
 constexpr int kManyRuns = 64;
 constexpr int kMaxExact = 4;
@@ -193,8 +195,9 @@ bool Binding::Fits(const Graph& graph) const {
 }
 
 void Binding::Apply(Execution& execution, int device, const DeviceSet* devices) const {
-  if (runs_.fetch_add(1, std::memory_order_relaxed) + 1 == kManyRuns && padding_ >= kMuchPadding &&
-      exact_->fetch_add(1) < kMaxExact)
+  const bool copies = !parts_.empty() && !runtime::IsHost(Platform());
+  if (runs_.fetch_add(1, std::memory_order_relaxed) + 1 == kManyRuns &&
+      (padding_ >= kMuchPadding || copies) && exact_->fetch_add(1) < kMaxExact)
     gives_way_.store(true, std::memory_order_relaxed);
   auto host = std::make_unique<HostEdges>();
   std::vector<DeviceDataPtr> padded, inputs, outputs;
