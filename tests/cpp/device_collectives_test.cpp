@@ -73,6 +73,8 @@ Tensor Reduced(const Tensors& group, Reduction reduction) {
         return a.bitwise_and(b);
       case Reduction::kOr:
         return a.bitwise_or(b);
+      case Reduction::kXor:
+        return a.bitwise_xor(b);
       case Reduction::kMin:
         return at::minimum(a, b);
       default:
@@ -91,11 +93,10 @@ std::vector<Case> Cases() {
     const std::string suffix = std::string(" ") + c10::toString(dtype);
     for (const Groups& groups : {Groups{}, pairs}) {
       const int64_t size = groups.empty() ? kReplicas : 2;
-      for (int r = 0; r < 6; ++r) {
+      for (int r = 0; r < 7; ++r) {
         const auto reduction = static_cast<Reduction>(r);
-        const bool bitwise = reduction == Reduction::kAnd || reduction == Reduction::kOr;
         const bool compares = reduction == Reduction::kMin || reduction == Reduction::kMax;
-        if ((bitwise && !bits) || (compares && !ordered)) continue;
+        if ((IsBitwise(reduction) && !bits) || (compares && !ordered)) continue;
         const std::string name = Name(reduction) + suffix;
         cases.push_back({"all_reduce " + name,
                          {CollectiveKind::kAllReduce, reduction, groups},

@@ -20,6 +20,7 @@ REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"
 REDUCE_AND = "and"
 REDUCE_OR = "or"
+REDUCE_XOR = "xor"
 REDUCE_MIN = "min"
 REDUCE_MAX = "max"
 
@@ -29,10 +30,10 @@ _OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     REDUCE_MUL: torch.mul,
     REDUCE_AND: torch.bitwise_and,
     REDUCE_OR: torch.bitwise_or,
+    REDUCE_XOR: torch.bitwise_xor,
     REDUCE_MIN: torch.minimum,
     REDUCE_MAX: torch.maximum,
 }
-REDUCTIONS = (REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX)
 
 Groups = Sequence[Sequence[int]] | None
 _Tensors = TypeVar("_Tensors", bound=Sequence[torch.Tensor])
@@ -40,9 +41,9 @@ _Tensors = TypeVar("_Tensors", bound=Sequence[torch.Tensor])
 
 def checked_reduction(name: str, reduce_type: str) -> str:
     """Returns ``reduce_type``; raises ValueError where it is no reduction."""
-    if reduce_type not in REDUCTIONS:
+    if reduce_type not in _OPERATIONS:
         raise ValueError(
-            f"{name}(): expected `reduce_type` to be one of {', '.join(map(repr, REDUCTIONS))}, "
+            f"{name}(): expected `reduce_type` to be one of {', '.join(map(repr, _OPERATIONS))}, "
             f"got {reduce_type!r}"
         )
     return reduce_type

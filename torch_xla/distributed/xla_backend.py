@@ -51,15 +51,8 @@ _REDUCTIONS = {
     dist.ReduceOp.MAX: collectives.REDUCE_MAX,
     dist.ReduceOp.BAND: collectives.REDUCE_AND,
     dist.ReduceOp.BOR: collectives.REDUCE_OR,
+    dist.ReduceOp.BXOR: collectives.REDUCE_XOR,
 }
-
-
-def _reduction(op: Any) -> str:
-    op = getattr(op, "op", op)
-    if op not in _REDUCTIONS:
-        names = ", ".join(str(name).split(".")[-1] for name in _REDUCTIONS)
-        raise ValueError(f"the xla backend reduces by {names}, got {op}")
-    return _REDUCTIONS[op]
 
 
 def _is_average(op: Any) -> bool:
@@ -338,7 +331,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     ) -> list[torch.Tensor]:
         with torch.no_grad():
             tensors = [tensor.detach() for tensor in tensors]
-            reduction = _reduction(op)
+            reduction = _REDUCTIONS[getattr(op, "op", op)]
             factor = _factor(op)
             if factor is not None:
                 tensors = [

@@ -51,7 +51,7 @@ def reductions(dtype: torch.dtype) -> list[str]:
         return ["sum", "mul"]
     if dtype.is_floating_point:
         return ["sum", "mul", "min", "max"]
-    return ["sum", "mul", "min", "max", "and", "or"]
+    return ["sum", "mul", "min", "max", "and", "or", "xor"]
 
 
 def make_cases(count: int) -> list[Case]:
@@ -152,6 +152,7 @@ REDUCE = {
     "max": np.maximum,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
 }
 
 

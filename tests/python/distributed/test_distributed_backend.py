@@ -60,6 +60,9 @@ def run_collectives() -> dict[str, Any]:
     out["reduce_scatter_tensor PREMUL_SUM"] = x
     assert torch.equal(given, own(2 * count))
     x = own(3).int()
+    dist.all_reduce(x, dist.ReduceOp.BXOR)
+    out["all_reduce BXOR"] = x
+    x = own(3).int()
     dist.all_reduce(x, dist.ReduceOp.BOR)
     out["all_reduce BOR"] = x
     work = dist.all_reduce(x, async_op=True)
@@ -131,9 +134,6 @@ def run_collectives() -> dict[str, Any]:
     out["funcol coalesced"] = functional.all_reduce_coalesced(
         [own(2), own(3)], "max", dist.group.WORLD
     )
-    for op in ("BXOR",):
-        with pytest.raises(ValueError, match="reduces by SUM"):
-            dist.all_reduce(own(2).int(), getattr(dist.ReduceOp, op))
     wrapped = DTensor.from_local(own(2), init_device_mesh("xla", (count,)))
     with pytest.raises(RuntimeError, match="holds others, as a DTensor does"):
         xm.all_reduce(xm.REDUCE_SUM, [wrapped])
@@ -163,6 +163,7 @@ def test_collectives(tmp_path):
             "all_reduce PRODUCT": every(3).prod(0),
             "all_reduce MIN": every(3).amin(0),
             "all_reduce MAX": every(3).amax(0),
+            "all_reduce BXOR": torch.tensor([1 ^ 11 ^ 21, 2 ^ 12 ^ 22, 3 ^ 13 ^ 23]).int(),
             "all_reduce PREMUL_SUM": every(3).sum(0) / 4,
             "reduce_scatter_tensor PREMUL_SUM": every(2 * count).sum(0).view(count, 2)[rank] * 3,
             "all_gather": every(2, 2),

@@ -92,6 +92,10 @@ def _add_operations() -> None:
         "cat": lambda x, y: torch.cat([x, y], 1),
         "max": lambda x, y: torch.maximum(x, y).amax(0),
         "slice": lambda x, y: (x + y)[:, 1:4],
+        "norm": lambda x, y: (x * y).norm() + torch.norm(x, "fro"),
+        "norm_1": lambda x, y: torch.norm(x + y, 1, 0, dtype=torch.float64),
+        "norm_inf": lambda x, y: (x * y).norm(float("inf"), 1),
+        "one_hot": lambda x, y: nn.functional.one_hot(x.abs().long(), 5) * (x * y).unsqueeze(-1),
     }
 
     def apply(device_type: str, function: Any, placement: Placement) -> Any:

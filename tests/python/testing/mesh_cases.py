@@ -111,6 +111,7 @@ def check(results: list[dict[str, Any]], name: str, tolerance: float = 1e-5) -> 
         assert found_places == places, f"rank {rank}: {found} is not like {expected}"
         for value, other in zip(found_leaves, leaves, strict=True):
             if isinstance(other, torch.Tensor):
-                torch.testing.assert_close(value, other, rtol=tolerance, atol=tolerance)
+                limits = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
+                torch.testing.assert_close(value, other, **limits)
             else:
                 assert value == other, f"rank {rank}: {value}, on the CPU {other}"

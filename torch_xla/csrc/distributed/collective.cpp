@@ -15,7 +15,7 @@ namespace {
 constexpr std::array kKindNames = {"all_reduce",     "all_gather",         "all_to_all",
                                    "reduce_scatter", "collective_permute", "broadcast",
                                    "transfer"};
-constexpr std::array kReductionNames = {"sum", "mul", "and", "or", "min", "max"};
+constexpr std::array kReductionNames = {"sum", "mul", "and", "or", "xor", "min", "max"};
 static_assert(kKindNames.size() == kCollectiveKinds);
 
 // A longer text costs more to compare than it is worth; the omitted part is hashed.
@@ -172,11 +172,11 @@ std::vector<int64_t> ResultDims(const Collective& collective, c10::IntArrayRef d
 void CheckReduction(Reduction reduction, c10::ScalarType dtype) {
   TORCH_CHECK_TYPE(!c10::isFloat8Type(dtype), "the reduction '", Name(reduction),
                    "' is not defined for ", c10::toString(dtype), "; convert to a wider dtype");
-  const bool bitwise = reduction == Reduction::kAnd || reduction == Reduction::kOr;
   const bool ordered = reduction == Reduction::kMin || reduction == Reduction::kMax;
-  TORCH_CHECK_TYPE(!(bitwise && (c10::isFloatingType(dtype) || c10::isComplexType(dtype))),
-                   "the reduction '", Name(reduction), "' is for integers and bool, not for ",
-                   c10::toString(dtype));
+  TORCH_CHECK_TYPE(
+      !(IsBitwise(reduction) && (c10::isFloatingType(dtype) || c10::isComplexType(dtype))),
+      "the reduction '", Name(reduction), "' is for integers and bool, not for ",
+      c10::toString(dtype));
   TORCH_CHECK_TYPE(!(ordered && c10::isComplexType(dtype)), "the reduction '", Name(reduction),
                    "' is not defined for ", c10::toString(dtype));
 }

@@ -25,7 +25,11 @@ enum class CollectiveKind : int64_t {
 };
 inline constexpr int kCollectiveKinds = 7;
 
-enum class Reduction : int64_t { kSum, kMul, kAnd, kOr, kMin, kMax };
+enum class Reduction : int64_t { kSum, kMul, kAnd, kOr, kXor, kMin, kMax };
+
+inline bool IsBitwise(Reduction reduction) {
+  return reduction >= Reduction::kAnd && reduction <= Reduction::kXor;
+}
 
 using Groups = std::vector<std::vector<int64_t>>;
 
@@ -41,8 +45,8 @@ struct Collective {
 
 const char* Name(CollectiveKind kind);
 const char* Name(Reduction reduction);
-/// The reduction for "sum", "mul", "and", "or", "min" or "max"; throws ValueError for any other
-/// name.
+/// The reduction for "sum", "mul", "and", "or", "xor", "min" or "max"; throws ValueError for any
+/// other name.
 Reduction ReductionNamed(std::string_view name);
 CollectiveKind CollectiveNamed(std::string_view name);
 

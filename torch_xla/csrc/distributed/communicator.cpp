@@ -71,6 +71,9 @@ void Combine(at::Tensor acc, at::Tensor x, Reduction reduction) {
     case Reduction::kOr:
       at::bitwise_or_out(acc, acc, x);
       return;
+    case Reduction::kXor:
+      at::bitwise_xor_out(acc, acc, x);
+      return;
     case Reduction::kMin:
       at::minimum_out(acc, acc, x);
       return;
@@ -253,7 +256,8 @@ class Transfers {
       throw ReplicaError(ended.empty()
                              ? "the transfer with rank " + std::to_string(members_[member]) +
                                    " failed: " + ErrorText(error)
-                             : RankNames(ended) + " has ended during a transfer");
+                             : RankNames(ended) + (ended.size() == 1 ? " has" : " have") +
+                                   " ended during a transfer");
     }
   }
 

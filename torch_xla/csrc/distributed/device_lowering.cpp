@@ -48,8 +48,20 @@ Value AllReduceOne(Value x, const Groups& groups, ReduceOp op) {
   return stablehlo::AllReduce({x}, groups, op)[0];
 }
 
+/// A reduction of truth values. For an exclusive or, which the interconnect lacks, it counts them.
+Value ReduceTruths(Value x, const Groups& groups, Reduction reduction) {
+  if (reduction == Reduction::kXor) {
+    const Value count = AllReduceOne(Convert(x, ElementType::kS32), groups, ReduceOp::kAdd);
+    const Value one = stablehlo::Constant(x.builder(), 1, count.type());
+    return Convert(And(count, one), ElementType::kPred);
+  }
+  const bool all =
+      reduction == Reduction::kAnd || reduction == Reduction::kMin || reduction == Reduction::kMul;
+  return AllReduceOne(x, groups, all ? ReduceOp::kAnd : ReduceOp::kOr);
+}
+
 /// A bitwise reduction of integers. The interconnect only has it for truth values, so spread bits.
-Value ReduceBits(Value x, const Groups& groups, ReduceOp op) {
+Value ReduceBits(Value x, const Groups& groups, Reduction reduction) {
   const Value bits = AsUnsigned(x);
   const auto width = static_cast<int64_t>(8 * runtime::ByteWidth(x.element()));
   Dims dims = x.dims();
@@ -62,7 +74,7 @@ Value ReduceBits(Value x, const Groups& groups, ReduceOp op) {
   const Value one = stablehlo::Constant(x.builder(), 1, spread.type());
   const Value truths = Convert(And(ShiftRightLogical(spread, places), one), ElementType::kPred);
   const Value reduced =
-      ShiftLeft(Convert(AllReduceOne(truths, groups, op), bits.element()), places);
+      ShiftLeft(Convert(ReduceTruths(truths, groups, reduction), bits.element()), places);
   return FromUnsigned(stablehlo::Reduce(reduced, {x.rank()}, ReduceOp::kOr), x.element());
 }
 
@@ -88,11 +100,7 @@ Value OutermostByHalves(Value x, const Groups& groups, ReduceOp op) {
 }
 
 Value AllReduceArray(Value x, const Groups& groups, Reduction reduction, bool by_halves) {
-  if (x.element() == ElementType::kPred) {
-    const bool all = reduction == Reduction::kAnd || reduction == Reduction::kMin ||
-                     reduction == Reduction::kMul;
-    return AllReduceOne(x, groups, all ? ReduceOp::kAnd : ReduceOp::kOr);
-  }
+  if (x.element() == ElementType::kPred) return ReduceTruths(x, groups, reduction);
   switch (reduction) {
     case Reduction::kSum:
       return AllReduceOne(x, groups, ReduceOp::kAdd);
@@ -105,9 +113,9 @@ Value AllReduceArray(Value x, const Groups& groups, Reduction reduction, bool by
                                     : AllReduceOne(x, groups, op);
     }
     case Reduction::kAnd:
-      return ReduceBits(x, groups, ReduceOp::kAnd);
     case Reduction::kOr:
-      return ReduceBits(x, groups, ReduceOp::kOr);
+    case Reduction::kXor:
+      return ReduceBits(x, groups, reduction);
   }
   TORCH_INTERNAL_ASSERT(false, "unknown reduction");
 }
@@ -155,9 +163,9 @@ Value OwnPart(Value x, const Groups& groups, int64_t dim, int64_t count) {
 Value ReduceScatterArray(Value x, const Collective& collective, bool by_halves) {
   const int64_t dim = collective.arguments[0], count = collective.arguments[1];
   const Reduction reduction = collective.reduction;
-  const bool bitwise = reduction == Reduction::kAnd || reduction == Reduction::kOr;
   const bool compares = reduction == Reduction::kMin || reduction == Reduction::kMax;
-  if (bitwise || x.element() == ElementType::kPred || (by_halves && compares && IsWide(x))) {
+  if (IsBitwise(reduction) || x.element() == ElementType::kPred ||
+      (by_halves && compares && IsWide(x))) {
     return OwnPart(AllReduceArray(x, collective.groups, reduction, by_halves), collective.groups,
                    dim, count);
   }

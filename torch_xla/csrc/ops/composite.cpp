@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ldexp_native.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/linear_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -69,6 +70,10 @@ std::string Letters(int64_t rank, at::IntArrayRef without) {
   return letters;
 }
 
+at::OptionalIntArrayRef Given(at::IntArrayRef dim) {
+  return dim.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dim);
+}
+
 }  // namespace
 
 at::Tensor autograd::linear(const at::Tensor& input, const at::Tensor& weight,
@@ -81,6 +86,20 @@ at::Tensor autograd::linear(const at::Tensor& input, const at::Tensor& weight,
   std::vector<c10::SymInt> sizes = input.sym_sizes().vec();
   sizes.back() = weight.sym_size(0);
   return at::addmm(*bias, input.flatten(0, -2), weight.t()).view_symint(sizes);
+}
+
+// `torch.norm` calls these for this device, and `linalg.vector_norm` for PyTorch's list of devices.
+// DTensor can split the latter alone, and takes an empty list for no dimension.
+at::Tensor autograd::norm_ScalarOpt_dim(const at::Tensor& self, const std::optional<at::Scalar>& p,
+                                        at::IntArrayRef dim, bool keepdim) {
+  return at::linalg_vector_norm(self, p.value_or(2.0), Given(dim), keepdim);
+}
+
+at::Tensor autograd::norm_ScalarOpt_dim_dtype(const at::Tensor& self,
+                                              const std::optional<at::Scalar>& p,
+                                              at::IntArrayRef dim, bool keepdim,
+                                              at::ScalarType dtype) {
+  return at::linalg_vector_norm(self, p.value_or(2.0), Given(dim), keepdim, dtype);
 }
 
 at::Tensor& XLANativeFunctions::conj_physical_(at::Tensor& self) {

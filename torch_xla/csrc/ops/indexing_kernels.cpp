@@ -180,9 +180,9 @@ at::Tensor XLANativeFunctions::masked_select(const at::Tensor& self, const at::T
 }
 
 at::Tensor autograd::one_hot(const at::Tensor& self, int64_t num_classes) {
-  // PyTorch's composition handles the special cases. In the other cases it writes zeros and then
-  // scatters, so that is done in one step here.
-  if (self.scalar_type() != at::kLong || self.sym_numel() == 0) {
+  // PyTorch's composition handles the special cases and DTensor. In the other cases it writes zeros
+  // and then scatters, so that is done in one step here.
+  if (!aten::IsXla(self) || self.scalar_type() != at::kLong || self.numel() == 0) {
     return at::compositeimplicitautograd::one_hot(self, num_classes);
   }
   if (num_classes == -1) num_classes = self.max().item().toLong() + 1;
