@@ -296,9 +296,6 @@ def compile(
         mesh: A :class:`torch_xla.distributed.spmd.Mesh`, or the sizes of its axes by their names:
             SPMD mode over it, as the global mesh.
 
-    Returns:
-        The plan.
-
     Raises:
         RuntimeError: Another device is in use, the compiler refuses the program, or ``fn`` reads
             the value of a tensor and the device has none.

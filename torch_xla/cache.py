@@ -90,9 +90,6 @@ def clear(path: str) -> int:
     """Removes all entries of a folder, and of the remote one that it stands for.
 
     What a GPU's compiler found out about its kernels goes with them. Files of others stay.
-
-    Returns:
-        The number of entries.
     """
     flush()
     if remote_cache.url_of(path):

@@ -67,9 +67,6 @@ def check(library: str, options: dict[str, object] | None = None, timeout: float
         library: The shared library that exports ``GetPjrtApi``.
         options: The PJRT options that its client is made with.
         timeout: Seconds until the child is ended.
-
-    Returns:
-        What was found.
     """
     with tempfile.TemporaryDirectory() as cache:
         environment = {

@@ -67,254 +67,145 @@ class Variable(NamedTuple):
             raise ValueError(f"{self.name} must be a number, got {text!r}") from None
 
 
-GROUPS: dict[str, tuple[Variable, ...]] = {
-    "Devices": (
-        Variable(
-            "PJRT_DEVICE",
-            "text",
-            "",
-            "The platform: `CPU`, `CUDA`, `ROCM`, `TPU` or a registered name. By default the "
-            "first accelerator's plugin that has a device, else the CPU.",
-        ),
-        Variable(
-            "PJRT_<NAME>_LIBRARY_PATH",
-            "path",
-            "",
-            "The plugin of that platform, a shared library. `PJRT_LIBRARY_PATH` names the plugin "
-            "of the platform in `PJRT_DEVICE`.",
-            ("PJRT_LIBRARY_PATH",),
-        ),
-        Variable("CPU_NUM_DEVICES", "int", "1", "Devices of the CPU platform, 1 to 128."),
-        Variable(
-            "PJRT_ALLOCATOR_PREALLOCATE",
-            "flag",
-            "1",
-            "Take a GPU's memory at the start. Off: take it as it is needed, so that several "
-            "processes and `torch.cuda` can share it.",
-        ),
-        Variable(
-            "PJRT_ALLOCATOR_FRACTION",
-            "float",
-            "0.75",
-            "The part of a GPU's memory to take; the most to take if it is not taken at the start.",
-        ),
-        Variable(
-            "PJRT_ALLOCATOR_CUDA_ASYNC",
-            "flag",
-            "0",
-            "Take a GPU's memory from CUDA's own pool (`cudaMallocAsync`).",
-        ),
-        Variable(
-            "XLA_TOPOLOGY",
-            "text",
-            "",
-            "Compile for devices that are not there: `v5e:2x4`, `h100:8`; "
-            "[platforms.md](platforms.md).",
-        ),
-        Variable(
-            "XLA_USE_SPMD",
-            "flag",
-            "0",
-            "Start in SPMD mode, as with `torch_xla.runtime.use_spmd()`.",
-        ),
-        Variable(
-            "XLA_SHARDY",
-            "flag",
-            "1",
-            "Partition by Shardy, by default where the plugin can; `0`: by GSPMD. "
-            "[spmd.md](spmd.md).",
-        ),
-    ),
-    "Replicas": (
-        Variable(
-            "XLA_COLLECTIVE_TIMEOUT", "seconds", "300", "How long replicas wait for each other."
-        ),
-        Variable(
-            "XLA_REPLICA_ADDRESS",
-            "text",
-            "",
-            "The address of this host for replicas on other hosts. By default the address of the "
-            "route to `MASTER_ADDR`.",
-        ),
-        Variable(
-            "TORCH_XLA_STORE",
-            "text",
-            "",
-            "The address of the store of `xmp.spawn`, which sets it for its processes.",
-        ),
-        Variable(
-            "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB",
-            "int",
-            "0",
-            "Megabytes of gradients in one all-reduce of `xm.optimizer_step`; 0: all in one.",
-        ),
-    ),
-    "Programs": (
-        Variable(
-            "XLA_AUTO_STEP",
-            "flag",
-            "1",
-            "Cut a loop without `mark_step` where its steps end: "
-            "[architecture.md](architecture.md#steps-without-mark_step).",
-        ),
-        Variable(
-            "XLA_DYNAMIC_SIZES",
-            "0|1|poison",
-            "1",
-            "One program for many sizes; `0`: each size has a program of its own: "
-            "[dynamic_sizes.md](dynamic_sizes.md).",
-        ),
-        Variable(
-            "XLA_DYNAMIC_BUCKETS",
-            "few|pow2|all",
-            "few",
-            "The buckets of `XLA_DYNAMIC_SIZES`: [dynamic_sizes.md](dynamic_sizes.md).",
-        ),
-        Variable(
-            "XLA_REPLAY_CHECK",
-            "int",
-            "50",
-            "After so many replayed calls one call is traced in full and compared with the "
-            "recording; 0: never. By default twice as many calls after each that agreed, up to "
-            "800: [replay.md](replay.md).",
-        ),
-        Variable(
-            "XLA_NO_SPECIAL_SCALARS",
-            "flag",
-            "0",
-            "Make 0 and 1 parameters of programs, as other numbers are.",
-        ),
-        Variable("XLA_USE_BF16", "flag", "0", "Hold `float` and `double` as bf16."),
-        Variable("XLA_USE_F16", "flag", "0", "Refused: there is no float16 behind `float`."),
-        Variable("XLA_DOWNCAST_BF16", "flag", "0", "Hold `float` as bf16 and `double` as f32."),
-        Variable(
-            "XLA_CPU_KERNELS",
-            "flag",
-            "1",
-            "Programs on the CPU call PyTorch's kernels for linear algebra, and library kernels "
-            "where they are faster (convolution, long log-softmax).",
-        ),
-        Variable(
-            "XLA_KERNELS",
-            "text",
-            "",
-            "For measurements: rows `operation=implementation,…` before the table of kernels: "
-            "[op_lowering.md](op_lowering.md).",
-        ),
-        Variable(
-            "XLA_COMPILATION_CACHE_SIZE",
-            "int",
-            "2048",
-            "How many programs are kept in memory. Fewer if XLA:CPU's machine code uses half of "
-            "the memory mappings that Linux allows a process (`vm.max_map_count`). Counter "
-            "`EvictedCompile`.",
-        ),
-        Variable(
-            "XLA_PERSISTENT_CACHE_PATH",
-            "path",
-            "$XDG_CACHE_HOME/torch_xla/programs",
-            "The folder of compiled programs, which a later process need not compile again. "
-            "Empty: no folder. `gs://…`, `s3://…` and other places that fsspec knows are mirrored "
-            "in a local folder. `python -m torch_xla.cache` lists, verifies, clears and warms it. "
-            "Counters `PersistentCacheHit`, `Miss`, `Write`, `Evict`, `CacheRejected`.",
-        ),
-        Variable("XLA_PERSISTENT_CACHE_READ_ONLY", "flag", "0", "Write nothing to that folder."),
-        Variable(
-            "XLA_PERSISTENT_CACHE_MAX_BYTES",
-            "int",
-            "10737418240",
-            "The most bytes in that folder. Programs that were not used for the longest time go.",
-        ),
-    ),
-    "Insight": (
-        Variable(
-            "PT_XLA_DEBUG",
-            "flag",
-            "0",
-            "Print why each program was compiled, what ran it, and which operations ran on the "
-            "CPU. Also check indices: [debugging.md](debugging.md).",
-        ),
-        Variable(
-            "PT_XLA_DEBUG_LEVEL",
-            "int",
-            "0",
-            "1: print compilations alone. 2, as `PT_XLA_DEBUG=1`: print executions, too.",
-        ),
-        Variable("PT_XLA_DEBUG_FILE", "path", "", "Print to this file, not to the standard error."),
-        Variable(
-            "XLA_CHECK_INDICES",
-            "flag",
-            "0",
-            "Raise IndexError for indices out of range that the device computes, and RuntimeError "
-            "for probabilities and the like that are out of range, at the next read: "
-            "[differences.md](differences.md#errors). If it is not set, `PT_XLA_DEBUG` decides. "
-            "`torch_xla.config.check_indices` can be assigned to.",
-        ),
-        Variable(
-            "XLA_FIND_NAN",
-            "flag",
-            "0",
-            "Write to standard error which operation made a NaN first, with its line: "
-            "[debugging.md](debugging.md#where-does-the-nan-come-from).",
-        ),
-        Variable(
-            "XLA_IR_DEBUG",
-            "flag",
-            "0",
-            "Keep the whole stack of calls of each operation, and name lines in programs. The "
-            "innermost line is always kept.",
-            ("XLA_HLO_DEBUG",),
-        ),
-        Variable(
-            "XLA_ON_RECOMPILE",
-            "ignore|error",
-            "ignore",
-            "`error`: raise if nearly the same graph is compiled again, with the reason.",
-        ),
-        Variable(
-            "XLA_COMPILE_PROGRESS",
-            "seconds",
-            "5",
-            "A compilation that takes longer shows a line on the terminal, which is erased at its "
-            "end; 0: no line. If the standard error is no terminal, one line comes after twice as "
-            "long.",
-        ),
-        Variable(
-            "XLA_RECOMPILE_WARNING",
-            "flag",
-            "1",
-            "Print a line of warning if nearly the same graph is compiled again and again.",
-        ),
-        Variable(
-            "XLA_SAVE_TENSORS_FILE",
-            "path",
-            "",
-            "Append each graph that is cut to this file; with several devices `.<rank>` is behind "
-            "the name.",
-        ),
-        Variable(
-            "XLA_SAVE_TENSORS_FMT",
-            "text|hlo|dot",
-            "text",
-            "The form of these graphs: a list, StableHLO (`hlo`), or Graphviz (`dot`).",
-        ),
-        Variable(
-            "XLA_SAVE_HLO_FILE",
-            "path",
-            "",
-            "Append a program that cannot be compiled to this file, as StableHLO.",
-        ),
-        Variable("XLA_METRICS_FILE", "path", "", "Append the metrics' report at each sync."),
-        Variable("XLA_EMIT_STEPLOG", "flag", "0", "Print a line to standard error at each sync."),
-        Variable("XLA_SYNC_WAIT", "flag", "0", "`torch_xla.sync` waits for the device."),
-        Variable(
-            "XLA_USE_EAGER_DEBUG_MODE",
-            "flag",
-            "0",
-            "In eager mode wait for each operator, so that an error has the operator's line.",
-        ),
-    ),
-}
+_TABLE = """\
+# Devices
+PJRT_DEVICE: text
+    The platform: `CPU`, `CUDA`, `ROCM`, `TPU` or a registered name. By default the first
+    accelerator's plugin that has a device, else the CPU.
+PJRT_<NAME>_LIBRARY_PATH (PJRT_LIBRARY_PATH): path
+    The plugin of that platform, a shared library. `PJRT_LIBRARY_PATH` names the plugin of the
+    platform in `PJRT_DEVICE`.
+CPU_NUM_DEVICES: int = 1
+    Devices of the CPU platform, 1 to 128.
+PJRT_ALLOCATOR_PREALLOCATE: flag = 1
+    Take a GPU's memory at the start. Off: take it as it is needed, so that several processes
+    and `torch.cuda` can share it.
+PJRT_ALLOCATOR_FRACTION: float = 0.75
+    The part of a GPU's memory to take; the most to take if it is not taken at the start.
+PJRT_ALLOCATOR_CUDA_ASYNC: flag = 0
+    Take a GPU's memory from CUDA's own pool (`cudaMallocAsync`).
+XLA_TOPOLOGY: text
+    Compile for devices that are not there: `v5e:2x4`, `h100:8`; [platforms.md](platforms.md).
+XLA_USE_SPMD: flag = 0
+    Start in SPMD mode, as with `torch_xla.runtime.use_spmd()`.
+XLA_SHARDY: flag = 1
+    Partition by Shardy, by default where the plugin can; `0`: by GSPMD. [spmd.md](spmd.md).
+
+# Replicas
+XLA_COLLECTIVE_TIMEOUT: seconds = 300
+    How long replicas wait for each other.
+XLA_REPLICA_ADDRESS: text
+    The address of this host for replicas on other hosts. By default the address of the route to
+    `MASTER_ADDR`.
+TORCH_XLA_STORE: text
+    The address of the store of `xmp.spawn`, which sets it for its processes.
+ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB: int = 0
+    Megabytes of gradients in one all-reduce of `xm.optimizer_step`; 0: all in one.
+
+# Programs
+XLA_AUTO_STEP: flag = 1
+    Cut a loop without `mark_step` where its steps end:
+    [architecture.md](architecture.md#steps-without-mark_step).
+XLA_DYNAMIC_SIZES: 0|1|poison = 1
+    One program for many sizes; `0`: each size has a program of its own:
+    [dynamic_sizes.md](dynamic_sizes.md).
+XLA_DYNAMIC_BUCKETS: few|pow2|all = few
+    The buckets of `XLA_DYNAMIC_SIZES`: [dynamic_sizes.md](dynamic_sizes.md).
+XLA_REPLAY_CHECK: int = 50
+    After so many replayed calls one call is traced in full and compared with the recording; 0:
+    never. By default twice as many calls after each that agreed, up to 800:
+    [replay.md](replay.md).
+XLA_NO_SPECIAL_SCALARS: flag = 0
+    Make 0 and 1 parameters of programs, as other numbers are.
+XLA_USE_BF16: flag = 0
+    Hold `float` and `double` as bf16.
+XLA_USE_F16: flag = 0
+    Refused: there is no float16 behind `float`.
+XLA_DOWNCAST_BF16: flag = 0
+    Hold `float` as bf16 and `double` as f32.
+XLA_CPU_KERNELS: flag = 1
+    Programs on the CPU call PyTorch's kernels for linear algebra, and library kernels where
+    they are faster (convolution, long log-softmax).
+XLA_KERNELS: text
+    For measurements: rows `operation=implementation,…` before the table of kernels:
+    [op_lowering.md](op_lowering.md).
+XLA_COMPILATION_CACHE_SIZE: int = 2048
+    How many programs are kept in memory. Fewer if XLA:CPU's machine code uses half of the
+    memory mappings that Linux allows a process (`vm.max_map_count`). Counter `EvictedCompile`.
+XLA_PERSISTENT_CACHE_PATH: path = $XDG_CACHE_HOME/torch_xla/programs
+    The folder of compiled programs, which a later process need not compile again. Empty: no
+    folder. `gs://…`, `s3://…` and other places that fsspec knows are mirrored in a local
+    folder. `python -m torch_xla.cache` lists, verifies, clears and warms it. Counters
+    `PersistentCacheHit`, `Miss`, `Write`, `Evict`, `CacheRejected`.
+XLA_PERSISTENT_CACHE_READ_ONLY: flag = 0
+    Write nothing to that folder.
+XLA_PERSISTENT_CACHE_MAX_BYTES: int = 10737418240
+    The most bytes in that folder. Programs that were not used for the longest time go.
+
+# Insight
+PT_XLA_DEBUG: flag = 0
+    Print why each program was compiled, what ran it, and which operations ran on the CPU. Also
+    check indices: [debugging.md](debugging.md).
+PT_XLA_DEBUG_LEVEL: int = 0
+    1: print compilations alone. 2, as `PT_XLA_DEBUG=1`: print executions, too.
+PT_XLA_DEBUG_FILE: path
+    Print to this file, not to the standard error.
+XLA_CHECK_INDICES: flag = 0
+    Raise IndexError for indices out of range that the device computes, and RuntimeError for
+    probabilities and the like that are out of range, at the next read:
+    [differences.md](differences.md#errors). If it is not set, `PT_XLA_DEBUG` decides.
+    `torch_xla.config.check_indices` can be assigned to.
+XLA_FIND_NAN: flag = 0
+    Write to standard error which operation made a NaN first, with its line:
+    [debugging.md](debugging.md#where-does-the-nan-come-from).
+XLA_IR_DEBUG (XLA_HLO_DEBUG): flag = 0
+    Keep the whole stack of calls of each operation, and name lines in programs. The innermost
+    line is always kept.
+XLA_ON_RECOMPILE: ignore|error = ignore
+    `error`: raise if nearly the same graph is compiled again, with the reason.
+XLA_COMPILE_PROGRESS: seconds = 5
+    A compilation that takes longer shows a line on the terminal, which is erased at its end; 0:
+    no line. If the standard error is no terminal, one line comes after twice as long.
+XLA_RECOMPILE_WARNING: flag = 1
+    Print a line of warning if nearly the same graph is compiled again and again.
+XLA_SAVE_TENSORS_FILE: path
+    Append each graph that is cut to this file; with several devices `.<rank>` is behind the
+    name.
+XLA_SAVE_TENSORS_FMT: text|hlo|dot = text
+    The form of these graphs: a list, StableHLO (`hlo`), or Graphviz (`dot`).
+XLA_SAVE_HLO_FILE: path
+    Append a program that cannot be compiled to this file, as StableHLO.
+XLA_METRICS_FILE: path
+    Append the metrics' report at each sync.
+XLA_EMIT_STEPLOG: flag = 0
+    Print a line to standard error at each sync.
+XLA_SYNC_WAIT: flag = 0
+    `torch_xla.sync` waits for the device.
+XLA_USE_EAGER_DEBUG_MODE: flag = 0
+    In eager mode wait for each operator, so that an error has the operator's line.
+"""
+
+
+def _groups(table: str) -> dict[str, tuple[Variable, ...]]:
+    """Reads a table whose rows are ``NAME (aliases): type = default`` and an indented meaning."""
+    row = re.compile(r"(\S+)(?: \((.+)\))?: (\S+)(?: = (.+))?\n((?:    .+\n)+)")
+    groups = {}
+    for group in re.split(r"^# ", table, flags=re.M)[1:]:
+        title, rows = group.split("\n", 1)
+        groups[title] = tuple(
+            Variable(
+                name,
+                kind,
+                default,
+                " ".join(meaning.split()),
+                tuple(filter(None, aliases.split(", "))),
+            )
+            for name, aliases, kind, default, meaning in row.findall(rows)
+        )
+    return groups
+
+
+GROUPS = _groups(_TABLE)
 
 # Variables of other software that this library reads, too.
 FOREIGN: dict[str, str] = {

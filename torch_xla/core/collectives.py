@@ -391,9 +391,6 @@ def collective_broadcast(
             this replica's.
         pin_layout: Changes nothing; taken for scripts that pass it.
 
-    Returns:
-        ``tensors``.
-
     Raises:
         ValueError: ``root_ordinal`` is no replica of the group.
     """
@@ -624,9 +621,6 @@ def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
     Args:
         value: The tensor.
         channel_id: A number that the two have agreed on; one sends on it, one receives.
-
-    Returns:
-        ``value``.
 
     Raises:
         RuntimeError: Nobody receives on the channel within the timeout, or another one sends.

@@ -76,9 +76,6 @@ def all_reduce(
         groups: The replica groups; one of all replicas when None.
         cctx: Not needed; taken for scripts that pass it.
         pin_layout: The same.
-
-    Returns:
-        The result, a new tensor.
     """
     result = _AllReduce.apply(value, reduce_type, scale, groups)  # type: ignore[no-untyped-call]
     return cast(torch.Tensor, result)

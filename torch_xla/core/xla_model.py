@@ -310,9 +310,6 @@ def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
 def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
     """Returns :func:`get_stablehlo` as a portable artifact, by jaxlib's serializer.
 
-    Args:
-        tensors: See :func:`get_stablehlo`.
-
     Raises:
         ImportError: jaxlib is not installed.
     """

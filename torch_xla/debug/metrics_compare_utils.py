@@ -66,9 +66,6 @@ def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, dict
 def get_data_points_from_metrics_reports(metrics_reports: Iterable[str]) -> dict[str, list[Any]]:
     """Returns the numbers of several reports, for :func:`compare_metrics`.
 
-    Args:
-        metrics_reports: The reports, oldest first.
-
     Returns:
         For each field, named ``"CompileTime__TotalSamples"``, its values in order.
     """

@@ -181,9 +181,6 @@ class MpModelWrapper:
             model = WRAPPED_MODEL.to(xm.xla_device())
 
         xmp.spawn(_mp_fn, start_method="fork")
-
-    Args:
-        model: The model.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

@@ -31,11 +31,7 @@ def is_eager_mode() -> bool:
 
 @contextlib.contextmanager
 def eager_mode_context(enable: bool) -> Iterator[None]:
-    """Turns eager mode on or off for the block.
-
-    Args:
-        enable: See :func:`eager_mode`.
-    """
+    """Turns eager mode on or off for the block."""
     before = is_eager_mode()
     eager_mode(enable)
     try:

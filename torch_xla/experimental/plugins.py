@@ -48,12 +48,7 @@ class DevicePlugin:
 
 
 def register_plugin(name: str, device_plugin: DevicePlugin) -> None:
-    """Makes a plugin known under the name of its platform, before the first use of a device.
-
-    Args:
-        name: The platform, which ``PJRT_DEVICE`` names.
-        device_plugin: The plugin.
-    """
+    """Makes a plugin known under the name of its platform, before the first use of a device."""
     library = os.fspath(device_plugin.library_path())
     options = dict(device_plugin.client_create_options() or {})
     finder.make_known(finder.PluginSpec(name.upper(), library, options))

@@ -28,9 +28,6 @@ def checkpoint(
         **kwargs: Those of :func:`torch.utils.checkpoint.checkpoint` (``preserve_rng_state``,
             ``context_fn``, ``determinism_check``, ``debug``); with ``use_reentrant=False`` also of
             ``function``.
-
-    Returns:
-        What ``function`` returns.
     """
     return _checkpoint(function, *args, use_reentrant=use_reentrant, **kwargs)
 

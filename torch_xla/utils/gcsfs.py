@@ -156,9 +156,6 @@ def open(path: str | os.PathLike[str], mode: str = "r", encoding: str | None = N
         mode: As for the built-in ``open``: ``"r"``, ``"rb"``, ``"w"``, ...
         encoding: How text is encoded in text modes; UTF-8 when None.
 
-    Returns:
-        The file object.
-
     Raises:
         FileNotFoundError: The file, or its bucket, does not exist.
     """
@@ -199,12 +196,6 @@ def list(path: str | os.PathLike[str]) -> builtins.list[GcsBlob]:
 def stat(path: str | os.PathLike[str]) -> GcsBlob:
     """Returns what is known of a file.
 
-    Args:
-        path: The path of a file or a folder.
-
-    Returns:
-        Its path, its size in bytes and the time of its last change in nanoseconds.
-
     Raises:
         FileNotFoundError: There is no such file.
     """
@@ -216,9 +207,6 @@ def stat(path: str | os.PathLike[str]) -> GcsBlob:
 
 def remove(path: str | os.PathLike[str]) -> None:
     """Removes a file.
-
-    Args:
-        path: The path of a file.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -243,12 +231,6 @@ def rmtree(path: str | os.PathLike[str]) -> None:
 
 def read(path: str | os.PathLike[str]) -> bytes:
     """Returns the whole content of a file.
-
-    Args:
-        path: The path of a file.
-
-    Returns:
-        Its bytes.
 
     Raises:
         FileNotFoundError: There is no such file.

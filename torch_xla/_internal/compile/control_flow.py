@@ -130,9 +130,6 @@ def cond(
         false_fn: Another one, which returns tensors of the same shapes and dtypes.
         operands: Their arguments: xla tensors, nested or not, and Python numbers.
 
-    Returns:
-        What the function returns.
-
     Raises:
         ValueError: ``pred`` is not one bool, or the functions return tensors of different forms.
         TypeError: The functions return something other than tensors.
@@ -190,9 +187,6 @@ def while_loop(
             others in every turn.
         carried_inputs: The first values: a tuple of xla tensors, nested or not.
         additional_inputs: Arguments of both functions after the values, the same in each turn.
-
-    Returns:
-        The last values.
 
     Raises:
         ValueError: The values change their form, or ``cond_fn`` does not return one bool.

@@ -68,9 +68,6 @@ def current_stream(device: Device = None) -> Stream:
 def set_stream(stream: torch.Stream) -> None:
     """Makes the stream's device the current one.
 
-    Args:
-        stream: What :func:`current_stream` returned.
-
     Raises:
         ValueError: The stream belongs to another kind of device.
     """

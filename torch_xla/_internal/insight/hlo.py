@@ -555,12 +555,7 @@ class Module(NamedTuple):
 
 
 def read(format: str, data: bytes) -> Module | None:
-    """Returns the module of a plugin's optimized program, None where it is in another format.
-
-    Args:
-        format: ``"hlo"`` or ``"hlo_with_config"``.
-        data: As the plugin gives it.
-    """
+    """Returns the module of a plugin's optimized program, None where it is in another format."""
     view = memoryview(data)
     if format == "hlo_with_config":
         view = next((value for number, value in _fields(view) if number == 1), view)

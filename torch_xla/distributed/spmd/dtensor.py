@@ -87,9 +87,6 @@ def xla_distribute_module(
         input_fn: Called with the module, its inputs and the mesh before a forward pass; returns
             the inputs.
         output_fn: Called with the module, its outputs and the mesh after it; returns the outputs.
-
-    Returns:
-        The module.
     """
     if device_mesh is None:
         raise ValueError("xla_distribute_module: expected a DeviceMesh, got None")

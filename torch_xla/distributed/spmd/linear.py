@@ -99,9 +99,6 @@ def apply_xla_patch_to_nn_linear(
     Args:
         module: The module; its ``nn.Linear`` children of any depth, or itself, are changed.
         patched_function: Called with a layer and its input in place of ``forward``.
-
-    Returns:
-        The module.
     """
     for child in module.modules():
         if isinstance(child, nn.Linear):

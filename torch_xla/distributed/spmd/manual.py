@@ -821,9 +821,6 @@ def local_map(
             such lists for several results.
         in_placements: The same for each argument; None for one that is no tensor.
         device_mesh: The mesh.
-
-    Returns:
-        The function of whole tensors.
     """
     mesh = device_mesh if isinstance(device_mesh, Mesh) else to_mesh(device_mesh)
 

@@ -174,9 +174,6 @@ def apply_backward_optimization_barrier(m: nn.Module) -> None:
 
     XLA then does not compute again, ahead of time, what the module's backward pass needs: with a
     checkpointed module, that is what the memory is saved by.
-
-    Args:
-        m: The module.
     """
 
     def hook(module: nn.Module, grad_input: Any, grad_output: Any) -> None:

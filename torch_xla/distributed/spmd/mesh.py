@@ -258,11 +258,7 @@ _global_mesh: Mesh | None = None
 
 
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
-    """Returns a mesh of one axis over all devices.
-
-    Args:
-        axis_name: The name of the axis.
-    """
+    """Returns a mesh of one axis over all devices."""
     count = runtime.global_runtime_device_count()
     return Mesh(range(count), (count,), None if axis_name is None else (axis_name,))
 

@@ -100,9 +100,6 @@ class XLAShardedTensor(torch.Tensor):
     the same memory and the same gradients, and operators take it as any other xla tensor. Their
     results are plain tensors.
 
-    Args:
-        elem: An xla tensor.
-
     Raises:
         TypeError: ``elem`` is no xla tensor.
     """

@@ -14,9 +14,6 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     Optimizers make it at their first step. That step is taken here, with gradients of zero and a
     learning rate of zero: parameters keep their values, and their gradients. An optimizer that
     has state is left as it is.
-
-    Returns:
-        The optimizer.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     grads = [parameter.grad for parameter in parameters]
