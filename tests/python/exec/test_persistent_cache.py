@@ -329,10 +329,11 @@ def test_a_plugin_that_rejects_its_own_programs_is_noticed(tmp_path):
 COMPILES_WITHOUT_DEVICES = """
   static PJRT_Client* client;
   static const auto topology = [] {
-    PJRT_Client_Create_Args create{.struct_size = sizeof create};
+    Args<PJRT_Client_Create_Args> create;
     real->PJRT_Client_Create(&create);
     client = create.client;
-    PJRT_Client_TopologyDescription_Args args{.struct_size = sizeof args, .client = client};
+    Args<PJRT_Client_TopologyDescription_Args> args;
+    args.client = client;
     real->PJRT_Client_TopologyDescription(&args);
     return args.topology;
   };
@@ -341,12 +342,13 @@ COMPILES_WITHOUT_DEVICES = """
     return static_cast<PJRT_Error*>(nullptr);
   };
   api.PJRT_Compile = [](PJRT_Compile_Args* args) {
-    PJRT_Client_Compile_Args compile{.struct_size = sizeof compile, .client = client};
+    Args<PJRT_Client_Compile_Args> compile;
+    compile.client = client;
     compile.program = args->program;
     compile.compile_options = args->compile_options;
     compile.compile_options_size = args->compile_options_size;
     if (PJRT_Error* error = real->PJRT_Client_Compile(&compile)) return error;
-    PJRT_LoadedExecutable_GetExecutable_Args get{.struct_size = sizeof get};
+    Args<PJRT_LoadedExecutable_GetExecutable_Args> get;
     get.loaded_executable = compile.executable;
     PJRT_Error* error = real->PJRT_LoadedExecutable_GetExecutable(&get);
     args->executable = get.executable;

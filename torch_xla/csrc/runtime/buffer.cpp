@@ -14,9 +14,7 @@ namespace {
 PJRT_Buffer* Handle(void* handle) { return static_cast<PJRT_Buffer*>(handle); }
 
 std::span<const int64_t> Dimensions(const PluginLibrary& plugin, PJRT_Buffer* buffer) {
-  Args<PJRT_Buffer_Dimensions_Args> args;
-  args.buffer = buffer;
-  PJRT_CALL(plugin, PJRT_Buffer_Dimensions, args);
+  const auto args = PJRT_ASK(plugin, PJRT_Buffer_Dimensions, buffer, buffer);
   return {args.dims, args.num_dims};
 }
 
@@ -34,9 +32,7 @@ size_t DenseBytes(PJRT_Buffer_Type type, std::span<const int64_t> dims) {
 }
 
 size_t ClientImpl::ArrayBytes(PJRT_Buffer* buffer) const {
-  Args<PJRT_Buffer_ElementType_Args> type_args;
-  type_args.buffer = buffer;
-  PJRT_CALL(plugin, PJRT_Buffer_ElementType, type_args);
+  const auto type_args = PJRT_ASK(plugin, PJRT_Buffer_ElementType, buffer, buffer);
   return DenseBytes(type_args.type, Dimensions(plugin, buffer));
 }
 
@@ -145,9 +141,7 @@ Event Buffer::CopyToHost(void* dst) const {
 }
 
 Event Buffer::ReadyEvent() const {
-  Args<PJRT_Buffer_ReadyEvent_Args> args;
-  args.buffer = Handle(handle_);
-  PJRT_CALL(client_->plugin, PJRT_Buffer_ReadyEvent, args);
+  const auto args = PJRT_ASK(client_->plugin, PJRT_Buffer_ReadyEvent, buffer, Handle(handle_));
   return Event(&client_->plugin, args.event);
 }
 

@@ -99,12 +99,8 @@ std::map<std::string, OptionValue> FromNamedValues(const PJRT_NamedValue* values
 
 // The text " xla_version=2" for every attribute that the plugin publishes.
 std::string PluginAttributes(const PluginLibrary& plugin) {
-  if (!plugin.Has(&PJRT_Api::PJRT_Plugin_Attributes)) return {};
   Args<PJRT_Plugin_Attributes_Args> args;
-  if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Plugin_Attributes, args)) {
-    plugin.Discard(error);
-    return {};
-  }
+  if (!plugin.Gives(&PJRT_Api::PJRT_Plugin_Attributes, args)) return {};
   std::string result;
   for (const auto& [name, value] : FromNamedValues(args.attributes, args.num_attributes)) {
     result += " " + name + "=" + ToText(value);
@@ -117,64 +113,41 @@ std::string PluginAttributes(const PluginLibrary& plugin) {
 std::string PlatformVersion(const PluginLibrary& plugin, PJRT_Client* client) {
   Args<PJRT_Client_TopologyDescription_Args> of;
   of.client = client;
-  if (plugin.Has(&PJRT_Api::PJRT_Client_TopologyDescription) &&
-      plugin.Has(&PJRT_Api::PJRT_TopologyDescription_PlatformVersion)) {
-    PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Client_TopologyDescription, of);
-    if (error == nullptr) {
-      Args<PJRT_TopologyDescription_PlatformVersion_Args> version;
-      version.topology = of.topology;
-      PJRT_CALL(plugin, PJRT_TopologyDescription_PlatformVersion, version);
-      return std::string(version.platform_version, version.platform_version_size);
-    }
-    plugin.Discard(error);
+  if (plugin.Has(&PJRT_Api::PJRT_TopologyDescription_PlatformVersion) &&
+      plugin.Gives(&PJRT_Api::PJRT_Client_TopologyDescription, of)) {
+    const auto version =
+        PJRT_ASK(plugin, PJRT_TopologyDescription_PlatformVersion, topology, of.topology);
+    return std::string(version.platform_version, version.platform_version_size);
   }
-  Args<PJRT_Client_PlatformVersion_Args> version;
-  version.client = client;
-  PJRT_CALL(plugin, PJRT_Client_PlatformVersion, version);
+  const auto version = PJRT_ASK(plugin, PJRT_Client_PlatformVersion, client, client);
   return std::string(version.platform_version, version.platform_version_size);
 }
 
 DeviceInfo DescribeDevice(const PluginLibrary& plugin, PJRT_Device* device, int index) {
   DeviceInfo info;
   info.local_ordinal = index;
-  Args<PJRT_Device_GetDescription_Args> description;
-  description.device = device;
-  PJRT_CALL(plugin, PJRT_Device_GetDescription, description);
-  Args<PJRT_DeviceDescription_Id_Args> id;
-  id.device_description = description.device_description;
-  PJRT_CALL(plugin, PJRT_DeviceDescription_Id, id);
+  const auto description = PJRT_ASK(plugin, PJRT_Device_GetDescription, device, device);
+  const auto id = PJRT_ASK(plugin, PJRT_DeviceDescription_Id, device_description,
+                           description.device_description);
   info.id = id.id;
-  Args<PJRT_DeviceDescription_Kind_Args> kind;
-  kind.device_description = description.device_description;
-  PJRT_CALL(plugin, PJRT_DeviceDescription_Kind, kind);
+  const auto kind = PJRT_ASK(plugin, PJRT_DeviceDescription_Kind, device_description,
+                             description.device_description);
   info.kind.assign(kind.device_kind, kind.device_kind_size);
-  Args<PJRT_DeviceDescription_DebugString_Args> debug;
-  debug.device_description = description.device_description;
-  PJRT_CALL(plugin, PJRT_DeviceDescription_DebugString, debug);
+  const auto debug = PJRT_ASK(plugin, PJRT_DeviceDescription_DebugString, device_description,
+                              description.device_description);
   info.debug_name.assign(debug.debug_string, debug.debug_string_size);
-  Args<PJRT_DeviceDescription_ProcessIndex_Args> process;
-  process.device_description = description.device_description;
-  PJRT_CALL(plugin, PJRT_DeviceDescription_ProcessIndex, process);
+  const auto process = PJRT_ASK(plugin, PJRT_DeviceDescription_ProcessIndex, device_description,
+                                description.device_description);
   info.process = process.process_index;
-  if (plugin.Has(&PJRT_Api::PJRT_DeviceDescription_Attributes)) {
-    Args<PJRT_DeviceDescription_Attributes_Args> args;
-    args.device_description = description.device_description;
-    if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_DeviceDescription_Attributes, args)) {
-      plugin.Discard(error);
-    } else {
-      info.attributes = FromNamedValues(args.attributes, args.num_attributes);
-    }
+  Args<PJRT_DeviceDescription_Attributes_Args> args;
+  args.device_description = description.device_description;
+  if (plugin.Gives(&PJRT_Api::PJRT_DeviceDescription_Attributes, args)) {
+    info.attributes = FromNamedValues(args.attributes, args.num_attributes);
   }
-  info.hardware_id = index;
-  if (plugin.Has(&PJRT_Api::PJRT_Device_LocalHardwareId)) {
-    Args<PJRT_Device_LocalHardwareId_Args> hardware;
-    hardware.device = device;
-    if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Device_LocalHardwareId, hardware)) {
-      plugin.Discard(error);
-    } else {
-      info.hardware_id = hardware.local_hardware_id;
-    }
-  }
+  Args<PJRT_Device_LocalHardwareId_Args> hardware;
+  hardware.device = device;
+  const bool has_id = plugin.Gives(&PJRT_Api::PJRT_Device_LocalHardwareId, hardware);
+  info.hardware_id = has_id ? hardware.local_hardware_id : index;
   return info;
 }
 
@@ -183,19 +156,14 @@ DeviceInfo DescribeDevice(const PluginLibrary& plugin, PJRT_Device* device, int 
 std::vector<int64_t> ProcessDeviceIds(const PluginLibrary& plugin, PJRT_Client* client,
                                       const ProcessPlace& place, bool are_there) {
   std::vector<int64_t> ids(place.size, -1);
-  Args<PJRT_Client_Devices_Args> devices;
-  devices.client = client;
-  PJRT_CALL(plugin, PJRT_Client_Devices, devices);
+  const auto devices = PJRT_ASK(plugin, PJRT_Client_Devices, client, client);
   for (size_t i = 0; i < devices.num_devices; ++i) {
-    Args<PJRT_Device_GetDescription_Args> description;
-    description.device = devices.devices[i];
-    PJRT_CALL(plugin, PJRT_Device_GetDescription, description);
-    Args<PJRT_DeviceDescription_Id_Args> id;
-    id.device_description = description.device_description;
-    PJRT_CALL(plugin, PJRT_DeviceDescription_Id, id);
-    Args<PJRT_DeviceDescription_ProcessIndex_Args> process;
-    process.device_description = description.device_description;
-    PJRT_CALL(plugin, PJRT_DeviceDescription_ProcessIndex, process);
+    const auto description =
+        PJRT_ASK(plugin, PJRT_Device_GetDescription, device, devices.devices[i]);
+    const auto id = PJRT_ASK(plugin, PJRT_DeviceDescription_Id, device_description,
+                             description.device_description);
+    const auto process = PJRT_ASK(plugin, PJRT_DeviceDescription_ProcessIndex, device_description,
+                                  description.device_description);
     const int64_t owner = are_there ? process.process_index : static_cast<int64_t>(i);
     if (owner < 0 || owner >= place.size) continue;
     int64_t& first = ids[owner];
@@ -330,9 +298,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   impl.client = create.client;
   PluginLibrary::WatchForks();
 
-  Args<PJRT_Client_PlatformName_Args> name;
-  name.client = impl.client;
-  PJRT_CALL(plugin, PJRT_Client_PlatformName, name);
+  const auto name = PJRT_ASK(plugin, PJRT_Client_PlatformName, client, impl.client);
   client->platform_name_.assign(name.platform_name, name.platform_name_size);
   impl.host_memory = IsHost(UpperCase(client->platform_name_));
   if (impl.host_memory && !spec.topology) {
@@ -342,9 +308,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
                      " pjrt=" + plugin.ApiVersion() + " build=" + plugin.Fingerprint() +
                      PluginAttributes(plugin);
 
-  Args<PJRT_Client_AddressableDevices_Args> devices;
-  devices.client = impl.client;
-  PJRT_CALL(plugin, PJRT_Client_AddressableDevices, devices);
+  const auto devices = PJRT_ASK(plugin, PJRT_Client_AddressableDevices, client, impl.client);
   if (devices.num_addressable_devices == 0) {
     throw Error(PJRT_Error_Code_NOT_FOUND,
                 "Platform " + client->platform_ + " (" + plugin.path() + ") has no device");
@@ -449,14 +413,9 @@ MemoryInfo Client::memory(int device) const {
   MemoryInfo info;
   info.in_use = own.in_use.load(std::memory_order_relaxed);
   info.peak = own.peak.load(std::memory_order_relaxed);
-  const PluginLibrary& plugin = impl_->plugin;
-  if (!plugin.Has(&PJRT_Api::PJRT_Device_MemoryStats)) return info;
   Args<PJRT_Device_MemoryStats_Args> args;
   args.device = impl_->devices[device];
-  if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Device_MemoryStats, args)) {
-    plugin.Discard(error);
-    return info;
-  }
+  if (!impl_->plugin.Gives(&PJRT_Api::PJRT_Device_MemoryStats, args)) return info;
   info.in_use = args.bytes_in_use;
   if (args.peak_bytes_in_use_is_set) {
     const bool exceeded = args.peak_bytes_in_use > own.plugin_peak_then.load();
@@ -470,13 +429,10 @@ void Client::ResetPeakMemory(int device) {
   impl_->CheckDevice(device, "reset_peak_memory_stats");
   ClientImpl::Accounting& own = impl_->accounting[device];
   own.peak.store(own.in_use.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  const PluginLibrary& plugin = impl_->plugin;
-  if (!plugin.Has(&PJRT_Api::PJRT_Device_MemoryStats)) return;
   Args<PJRT_Device_MemoryStats_Args> args;
   args.device = impl_->devices[device];
-  if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Device_MemoryStats, args)) {
-    plugin.Discard(error);
-  } else if (args.peak_bytes_in_use_is_set) {
+  if (impl_->plugin.Gives(&PJRT_Api::PJRT_Device_MemoryStats, args) &&
+      args.peak_bytes_in_use_is_set) {
     own.plugin_peak_then.store(args.peak_bytes_in_use);
   }
 }

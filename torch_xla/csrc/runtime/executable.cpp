@@ -17,9 +17,8 @@ PJRT_LoadedExecutable* Handle(void* handle) { return static_cast<PJRT_LoadedExec
 class BareExecutable {
  public:
   BareExecutable(const PluginLibrary& plugin, void* loaded) : plugin_(plugin) {
-    Args<PJRT_LoadedExecutable_GetExecutable_Args> args;
-    args.loaded_executable = Handle(loaded);
-    PJRT_CALL(plugin_, PJRT_LoadedExecutable_GetExecutable, args);
+    const auto args =
+        PJRT_ASK(plugin_, PJRT_LoadedExecutable_GetExecutable, loaded_executable, Handle(loaded));
     handle_ = args.executable;
   }
   ~BareExecutable() {
@@ -80,7 +79,6 @@ std::vector<size_t> OutputBytes(const PluginLibrary& plugin, PJRT_Executable* ex
 
 std::optional<Executable::Optimized> ReadOptimized(const PluginLibrary& plugin,
                                                    PJRT_Executable* executable) {
-  if (!plugin.Has(&PJRT_Api::PJRT_Executable_OptimizedProgram)) return std::nullopt;
   Args<PJRT_Program> program;
   Args<PJRT_Executable_OptimizedProgram_Args> args;
   args.executable = executable;
@@ -88,10 +86,7 @@ std::optional<Executable::Optimized> ReadOptimized(const PluginLibrary& plugin,
   Executable::Optimized optimized;
   // The first call returns the size, the second one fills the memory.
   for (int call = 0; call < 2; ++call) {
-    if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Executable_OptimizedProgram, args)) {
-      plugin.Discard(error);
-      return std::nullopt;
-    }
+    if (!plugin.Gives(&PJRT_Api::PJRT_Executable_OptimizedProgram, args)) return std::nullopt;
     if (call == 0) {
       optimized.code.resize(program.code_size);
       program.code = optimized.code.data();
@@ -119,31 +114,21 @@ Executable::Executable(std::shared_ptr<ClientImpl> client, void* handle, bool ma
   } guard{plugin, handle};
 
   BareExecutable executable(plugin, handle);
-  Args<PJRT_Executable_NumOutputs_Args> outputs;
-  outputs.executable = executable.get();
-  PJRT_CALL(plugin, PJRT_Executable_NumOutputs, outputs);
+  const auto outputs = PJRT_ASK(plugin, PJRT_Executable_NumOutputs, executable, executable.get());
   num_outputs_ = outputs.num_outputs;
   output_bytes_ = OutputBytes(plugin, executable.get(), num_outputs_);
 
-  Args<PJRT_Executable_Name_Args> name;
-  name.executable = executable.get();
-  PJRT_CALL(plugin, PJRT_Executable_Name, name);
+  const auto name = PJRT_ASK(plugin, PJRT_Executable_Name, executable, executable.get());
   name_.assign(name.executable_name, name.executable_name_size);
 
-  if (plugin.Has(&PJRT_Api::PJRT_Executable_ParameterMemoryKinds)) {
-    Args<PJRT_Executable_ParameterMemoryKinds_Args> parameters;
-    parameters.executable = executable.get();
-    if (PJRT_Error* error =
-            PJRT_TRY_CALL(plugin, PJRT_Executable_ParameterMemoryKinds, parameters)) {
-      plugin.Discard(error);
-    } else {
-      num_parameters_ = static_cast<int64_t>(parameters.num_parameters);
-    }
+  Args<PJRT_Executable_ParameterMemoryKinds_Args> parameters;
+  parameters.executable = executable.get();
+  if (plugin.Gives(&PJRT_Api::PJRT_Executable_ParameterMemoryKinds, parameters)) {
+    num_parameters_ = static_cast<int64_t>(parameters.num_parameters);
   }
 
-  Args<PJRT_LoadedExecutable_AddressableDevices_Args> devices;
-  devices.executable = Handle(handle);
-  PJRT_CALL(plugin, PJRT_LoadedExecutable_AddressableDevices, devices);
+  const auto devices =
+      PJRT_ASK(plugin, PJRT_LoadedExecutable_AddressableDevices, executable, Handle(handle));
   for (size_t i = 0; i < devices.num_addressable_devices; ++i) {
     devices_.push_back(client_->IndexOf(devices.addressable_devices[i]));
   }
@@ -204,9 +189,8 @@ void Executable::CheckShardedArguments(std::span<Buffer* const> arguments) const
 }
 
 bool Executable::IsConsumed(const Buffer& buffer) const {
-  Args<PJRT_Buffer_IsDeleted_Args> args;
-  args.buffer = static_cast<PJRT_Buffer*>(buffer.handle());
-  PJRT_CALL(client_->plugin, PJRT_Buffer_IsDeleted, args);
+  const auto args = PJRT_ASK(client_->plugin, PJRT_Buffer_IsDeleted, buffer,
+                             static_cast<PJRT_Buffer*>(buffer.handle()));
   return args.is_deleted;
 }
 
@@ -309,9 +293,7 @@ std::vector<ExecuteResult> Executable::ExecuteSharded(
 std::string Executable::Serialize() const {
   const PluginLibrary& plugin = client_->plugin;
   BareExecutable executable(plugin, handle_);
-  Args<PJRT_Executable_Serialize_Args> args;
-  args.executable = executable.get();
-  PJRT_CALL(plugin, PJRT_Executable_Serialize, args);
+  const auto args = PJRT_ASK(plugin, PJRT_Executable_Serialize, executable, executable.get());
   std::string bytes(args.serialized_bytes, args.serialized_bytes_size);
   if (args.serialized_executable_deleter != nullptr) {
     args.serialized_executable_deleter(args.serialized_executable);
@@ -326,10 +308,7 @@ Executable::MemoryUse Executable::memory() const {
   BareExecutable executable(plugin, handle_);
   Args<PJRT_Executable_GetCompiledMemoryStats_Args> args;
   args.executable = executable.get();
-  if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Executable_GetCompiledMemoryStats, args)) {
-    plugin.Discard(error);
-    return use;
-  }
+  if (!plugin.Gives(&PJRT_Api::PJRT_Executable_GetCompiledMemoryStats, args)) return use;
   use.temporaries = args.temp_size_in_bytes;
   use.arguments = args.argument_size_in_bytes;
   use.outputs = args.output_size_in_bytes;
@@ -345,10 +324,7 @@ std::vector<std::pair<std::string, double>> Executable::Costs() const {
   BareExecutable executable(plugin, handle_);
   Args<PJRT_Executable_GetCostAnalysis_Args> args;
   args.executable = executable.get();
-  if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Executable_GetCostAnalysis, args)) {
-    plugin.Discard(error);
-    return {};
-  }
+  if (!plugin.Gives(&PJRT_Api::PJRT_Executable_GetCostAnalysis, args)) return {};
   std::vector<std::pair<std::string, double>> costs;
   for (size_t i = 0; i < args.num_properties; ++i) {
     const PJRT_NamedValue& property = args.properties[i];

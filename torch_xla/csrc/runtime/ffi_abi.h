@@ -63,7 +63,6 @@ struct XLA_FFI_Extension_Base {
   XLA_FFI_Extension_Type type;
   XLA_FFI_Extension_Base* next;
 };
-PJRT_STRUCT_SIZE(XLA_FFI_Extension_Base, next);
 
 struct XLA_FFI_Api_Version {
   size_t struct_size;
@@ -71,7 +70,6 @@ struct XLA_FFI_Api_Version {
   int major_version;
   int minor_version;
 };
-PJRT_STRUCT_SIZE(XLA_FFI_Api_Version, minor_version);
 
 struct XLA_FFI_Error_Create_Args {
   size_t struct_size;
@@ -134,13 +132,11 @@ struct XLA_FFI_Metadata {
   XLA_FFI_Api_Version api_version;
   uint32_t traits;
 };
-PJRT_STRUCT_SIZE(XLA_FFI_Metadata, traits);
 
 struct XLA_FFI_Metadata_Extension {
   XLA_FFI_Extension_Base extension_base;
   XLA_FFI_Metadata* metadata;
 };
-PJRT_STRUCT_SIZE(XLA_FFI_Metadata_Extension, metadata);
 
 struct XLA_FFI_ByteSpan {
   const char* ptr;
@@ -166,7 +162,6 @@ struct XLA_FFI_Buffer {
   int64_t rank;
   int64_t* dims;
 };
-PJRT_STRUCT_SIZE(XLA_FFI_Buffer, dims);
 
 struct XLA_FFI_Args {
   size_t struct_size;
@@ -175,7 +170,6 @@ struct XLA_FFI_Args {
   XLA_FFI_ArgType* types;
   void** args;
 };
-PJRT_STRUCT_SIZE(XLA_FFI_Args, args);
 
 struct XLA_FFI_Rets {
   size_t struct_size;
@@ -184,7 +178,6 @@ struct XLA_FFI_Rets {
   XLA_FFI_ArgType* types;
   void** rets;
 };
-PJRT_STRUCT_SIZE(XLA_FFI_Rets, rets);
 
 struct XLA_FFI_Attrs {
   size_t struct_size;
@@ -194,7 +187,6 @@ struct XLA_FFI_Attrs {
   XLA_FFI_ByteSpan** names;
   void** attrs;
 };
-PJRT_STRUCT_SIZE(XLA_FFI_Attrs, attrs);
 
 struct XLA_FFI_CallFrame {
   size_t struct_size;
@@ -207,7 +199,5 @@ struct XLA_FFI_CallFrame {
   XLA_FFI_Attrs attrs;
   XLA_FFI_Future* future;
 };
-// The ABI's own size ends before `future`.
-PJRT_STRUCT_SIZE(XLA_FFI_CallFrame, attrs);
 
 }  // namespace torch_xla::runtime::pjrt

@@ -30,10 +30,10 @@ struct PJRT_TopologyDescription;
 struct PLUGIN_Profiler;
 struct PLUGIN_Profiler_Error;
 
-/// The value for `struct_size`: the ABI counts up to the end of the last field, without the padding
-/// that sizeof adds.
+/// The value for `struct_size` of a struct that is no argument (see Args): the ABI counts up to the
+/// end of the last field, without the padding that sizeof adds.
 template <typename T>
-inline constexpr size_t kStructSize = 0;
+inline constexpr size_t kStructSize = T::has_no_declared_size;
 #define PJRT_STRUCT_SIZE(type, last_field)    \
   template <>                                 \
   inline constexpr size_t kStructSize<type> = \
@@ -50,7 +50,12 @@ struct PJRT_Extension_Base {
   PJRT_Extension_Type type;
   PJRT_Extension_Base* next;
 };
-PJRT_STRUCT_SIZE(PJRT_Extension_Base, next);
+
+/// The first fields of the arguments of a function.
+struct ArgsHeader {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+};
 
 struct PJRT_Api_Version {
   size_t struct_size;
@@ -58,7 +63,6 @@ struct PJRT_Api_Version {
   int major_version;
   int minor_version;
 };
-PJRT_STRUCT_SIZE(PJRT_Api_Version, minor_version);
 
 // ------------------------------------------------------------------------------------ errors
 
@@ -81,29 +85,20 @@ enum PJRT_Error_Code : uint32_t {
   PJRT_Error_Code_UNAUTHENTICATED = 16,
 };
 
-struct PJRT_Error_Destroy_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Error_Destroy_Args : ArgsHeader {
   PJRT_Error* error;
 };
-PJRT_STRUCT_SIZE(PJRT_Error_Destroy_Args, error);
 
-struct PJRT_Error_Message_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Error_Message_Args : ArgsHeader {
   const PJRT_Error* error;
   const char* message;
   size_t message_size;
 };
-PJRT_STRUCT_SIZE(PJRT_Error_Message_Args, message_size);
 
-struct PJRT_Error_GetCode_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Error_GetCode_Args : ArgsHeader {
   const PJRT_Error* error;
   PJRT_Error_Code code;
 };
-PJRT_STRUCT_SIZE(PJRT_Error_GetCode_Args, code);
 
 // ---------------------------------------------------------------------------------------- plugin
 
@@ -134,52 +129,33 @@ struct PJRT_NamedValue {
 };
 PJRT_STRUCT_SIZE(PJRT_NamedValue, value_size);
 
-struct PJRT_Plugin_Initialize_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
-};
-PJRT_STRUCT_SIZE(PJRT_Plugin_Initialize_Args, extension_start);
+struct PJRT_Plugin_Initialize_Args : ArgsHeader {};
 
-struct PJRT_Plugin_Attributes_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Plugin_Attributes_Args : ArgsHeader {
   const PJRT_NamedValue* attributes;
   size_t num_attributes;
 };
-PJRT_STRUCT_SIZE(PJRT_Plugin_Attributes_Args, num_attributes);
 
 // ---------------------------------------------------------------------------------------- events
 
-struct PJRT_Event_Destroy_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Event_Destroy_Args : ArgsHeader {
   PJRT_Event* event;
 };
-PJRT_STRUCT_SIZE(PJRT_Event_Destroy_Args, event);
 
-struct PJRT_Event_IsReady_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Event_IsReady_Args : ArgsHeader {
   PJRT_Event* event;
   bool is_ready;
 };
-PJRT_STRUCT_SIZE(PJRT_Event_IsReady_Args, is_ready);
 
-struct PJRT_Event_Await_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Event_Await_Args : ArgsHeader {
   PJRT_Event* event;
 };
-PJRT_STRUCT_SIZE(PJRT_Event_Await_Args, event);
 
-struct PJRT_Event_OnReady_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Event_OnReady_Args : ArgsHeader {
   PJRT_Event* event;
   void (*callback)(PJRT_Error* error, void* user_arg);
   void* user_arg;
 };
-PJRT_STRUCT_SIZE(PJRT_Event_OnReady_Args, user_arg);
 
 // ---------------------------------------------------------------------------- client and devices
 
@@ -187,9 +163,7 @@ PJRT_STRUCT_SIZE(PJRT_Event_OnReady_Args, user_arg);
 using PJRT_CallbackError = PJRT_Error* (*)(PJRT_Error_Code code, const char* message,
                                            size_t message_size);
 
-struct PJRT_KeyValueGetCallback_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_KeyValueGetCallback_Args : ArgsHeader {
   const char* key;
   size_t key_size;
   int timeout_in_ms;
@@ -199,11 +173,8 @@ struct PJRT_KeyValueGetCallback_Args {
   size_t value_size;
   void (*value_deleter_callback)(char* value);
 };
-PJRT_STRUCT_SIZE(PJRT_KeyValueGetCallback_Args, value_deleter_callback);
 
-struct PJRT_KeyValueTryGetCallback_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_KeyValueTryGetCallback_Args : ArgsHeader {
   const char* key;
   size_t key_size;
   PJRT_CallbackError* callback_error;
@@ -212,11 +183,8 @@ struct PJRT_KeyValueTryGetCallback_Args {
   size_t value_size;
   void (*value_deleter_callback)(char* value);
 };
-PJRT_STRUCT_SIZE(PJRT_KeyValueTryGetCallback_Args, value_deleter_callback);
 
-struct PJRT_KeyValuePutCallback_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_KeyValuePutCallback_Args : ArgsHeader {
   const char* key;
   size_t key_size;
   const char* value;
@@ -224,11 +192,8 @@ struct PJRT_KeyValuePutCallback_Args {
   PJRT_CallbackError* callback_error;
   void* user_arg;
 };
-PJRT_STRUCT_SIZE(PJRT_KeyValuePutCallback_Args, user_arg);
 
-struct PJRT_Client_Create_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Client_Create_Args : ArgsHeader {
   const PJRT_NamedValue* create_options;
   size_t num_options;
   PJRT_Error* (*kv_get_callback)(PJRT_KeyValueGetCallback_Args* args);
@@ -239,121 +204,79 @@ struct PJRT_Client_Create_Args {
   PJRT_Error* (*kv_try_get_callback)(PJRT_KeyValueTryGetCallback_Args* args);
   void* kv_try_get_user_arg;
 };
-PJRT_STRUCT_SIZE(PJRT_Client_Create_Args, kv_try_get_user_arg);
 
-struct PJRT_Client_Destroy_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Client_Destroy_Args : ArgsHeader {
   PJRT_Client* client;
 };
-PJRT_STRUCT_SIZE(PJRT_Client_Destroy_Args, client);
 
-struct PJRT_Client_PlatformName_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Client_PlatformName_Args : ArgsHeader {
   PJRT_Client* client;
   const char* platform_name;
   size_t platform_name_size;
 };
-PJRT_STRUCT_SIZE(PJRT_Client_PlatformName_Args, platform_name_size);
 
-struct PJRT_Client_PlatformVersion_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Client_PlatformVersion_Args : ArgsHeader {
   PJRT_Client* client;
   const char* platform_version;
   size_t platform_version_size;
 };
-PJRT_STRUCT_SIZE(PJRT_Client_PlatformVersion_Args, platform_version_size);
 
-struct PJRT_Client_Devices_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Client_Devices_Args : ArgsHeader {
   PJRT_Client* client;
   PJRT_Device* const* devices;
   size_t num_devices;
 };
-PJRT_STRUCT_SIZE(PJRT_Client_Devices_Args, num_devices);
 
-struct PJRT_Client_AddressableDevices_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Client_AddressableDevices_Args : ArgsHeader {
   PJRT_Client* client;
   PJRT_Device* const* addressable_devices;
   size_t num_addressable_devices;
 };
-PJRT_STRUCT_SIZE(PJRT_Client_AddressableDevices_Args, num_addressable_devices);
 
-struct PJRT_DeviceDescription_Id_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_DeviceDescription_Id_Args : ArgsHeader {
   PJRT_DeviceDescription* device_description;
   int id;
 };
-PJRT_STRUCT_SIZE(PJRT_DeviceDescription_Id_Args, id);
 
-struct PJRT_DeviceDescription_ProcessIndex_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_DeviceDescription_ProcessIndex_Args : ArgsHeader {
   PJRT_DeviceDescription* device_description;
   int process_index;
 };
-PJRT_STRUCT_SIZE(PJRT_DeviceDescription_ProcessIndex_Args, process_index);
 
-struct PJRT_DeviceDescription_Attributes_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_DeviceDescription_Attributes_Args : ArgsHeader {
   PJRT_DeviceDescription* device_description;
   size_t num_attributes;
   const PJRT_NamedValue* attributes;
 };
-PJRT_STRUCT_SIZE(PJRT_DeviceDescription_Attributes_Args, attributes);
 
-struct PJRT_DeviceDescription_Kind_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_DeviceDescription_Kind_Args : ArgsHeader {
   PJRT_DeviceDescription* device_description;
   const char* device_kind;
   size_t device_kind_size;
 };
-PJRT_STRUCT_SIZE(PJRT_DeviceDescription_Kind_Args, device_kind_size);
 
-struct PJRT_DeviceDescription_DebugString_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_DeviceDescription_DebugString_Args : ArgsHeader {
   PJRT_DeviceDescription* device_description;
   const char* debug_string;
   size_t debug_string_size;
 };
-PJRT_STRUCT_SIZE(PJRT_DeviceDescription_DebugString_Args, debug_string_size);
 
-struct PJRT_Device_GetDescription_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Device_GetDescription_Args : ArgsHeader {
   PJRT_Device* device;
   PJRT_DeviceDescription* device_description;
 };
-PJRT_STRUCT_SIZE(PJRT_Device_GetDescription_Args, device_description);
 
-struct PJRT_Device_LocalHardwareId_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Device_LocalHardwareId_Args : ArgsHeader {
   PJRT_Device* device;
   int local_hardware_id;
 };
-PJRT_STRUCT_SIZE(PJRT_Device_LocalHardwareId_Args, local_hardware_id);
 
-struct PJRT_Device_DefaultMemory_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Device_DefaultMemory_Args : ArgsHeader {
   PJRT_Device* device;
   PJRT_Memory* memory;
 };
-PJRT_STRUCT_SIZE(PJRT_Device_DefaultMemory_Args, memory);
 
-struct PJRT_Device_MemoryStats_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Device_MemoryStats_Args : ArgsHeader {
   PJRT_Device* device;
   int64_t bytes_in_use;
   int64_t peak_bytes_in_use;
@@ -379,7 +302,6 @@ struct PJRT_Device_MemoryStats_Args {
   int64_t peak_allocated_bytes;
   bool peak_allocated_bytes_is_set;
 };
-PJRT_STRUCT_SIZE(PJRT_Device_MemoryStats_Args, peak_allocated_bytes_is_set);
 
 // --------------------------------------------------------------------------------------- buffers
 
@@ -436,7 +358,6 @@ struct PJRT_Buffer_MemoryLayout_Strides {
   const int64_t* byte_strides;
   size_t num_byte_strides;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_MemoryLayout_Strides, num_byte_strides);
 
 union PJRT_Buffer_MemoryLayout_Value {
   PJRT_Buffer_MemoryLayout_Tiled tiled;
@@ -451,9 +372,7 @@ struct PJRT_Buffer_MemoryLayout {
 };
 PJRT_STRUCT_SIZE(PJRT_Buffer_MemoryLayout, type);
 
-struct PJRT_Client_BufferFromHostBuffer_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Client_BufferFromHostBuffer_Args : ArgsHeader {
   PJRT_Client* client;
   const void* data;
   PJRT_Buffer_Type type;
@@ -468,117 +387,75 @@ struct PJRT_Client_BufferFromHostBuffer_Args {
   PJRT_Event* done_with_host_buffer;
   PJRT_Buffer* buffer;
 };
-PJRT_STRUCT_SIZE(PJRT_Client_BufferFromHostBuffer_Args, buffer);
 
-struct PJRT_Buffer_Destroy_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_Destroy_Args : ArgsHeader {
   PJRT_Buffer* buffer;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_Destroy_Args, buffer);
 
-struct PJRT_Buffer_ElementType_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_ElementType_Args : ArgsHeader {
   PJRT_Buffer* buffer;
   PJRT_Buffer_Type type;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_ElementType_Args, type);
 
-struct PJRT_Buffer_Dimensions_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_Dimensions_Args : ArgsHeader {
   PJRT_Buffer* buffer;
   const int64_t* dims;
   size_t num_dims;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_Dimensions_Args, num_dims);
 
-struct PJRT_Buffer_GetMemoryLayout_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_GetMemoryLayout_Args : ArgsHeader {
   PJRT_Buffer* buffer;
   PJRT_Buffer_MemoryLayout layout;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_GetMemoryLayout_Args, layout);
 
-struct PJRT_Buffer_Device_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_Device_Args : ArgsHeader {
   PJRT_Buffer* buffer;
   PJRT_Device* device;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_Device_Args, device);
 
-struct PJRT_Buffer_IsDeleted_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_IsDeleted_Args : ArgsHeader {
   PJRT_Buffer* buffer;
   bool is_deleted;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_IsDeleted_Args, is_deleted);
 
-struct PJRT_Buffer_CopyToMemory_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_CopyToMemory_Args : ArgsHeader {
   PJRT_Buffer* buffer;
   PJRT_Memory* dst_memory;
   PJRT_Buffer* dst_buffer;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_CopyToMemory_Args, dst_buffer);
 
-struct PJRT_Buffer_ToHostBuffer_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_ToHostBuffer_Args : ArgsHeader {
   PJRT_Buffer* src;
   PJRT_Buffer_MemoryLayout* host_layout;
   void* dst;
   size_t dst_size;
   PJRT_Event* event;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_ToHostBuffer_Args, event);
 
-struct PJRT_Buffer_ReadyEvent_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_ReadyEvent_Args : ArgsHeader {
   PJRT_Buffer* buffer;
   PJRT_Event* event;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_ReadyEvent_Args, event);
 
-struct PJRT_Buffer_UnsafePointer_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_UnsafePointer_Args : ArgsHeader {
   PJRT_Buffer* buffer;
   uintptr_t buffer_pointer;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_UnsafePointer_Args, buffer_pointer);
 
-struct PJRT_Buffer_IncreaseExternalReferenceCount_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_IncreaseExternalReferenceCount_Args : ArgsHeader {
   PJRT_Buffer* buffer;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_IncreaseExternalReferenceCount_Args, buffer);
 
-struct PJRT_Buffer_DecreaseExternalReferenceCount_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_DecreaseExternalReferenceCount_Args : ArgsHeader {
   PJRT_Buffer* buffer;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_DecreaseExternalReferenceCount_Args, buffer);
 
-struct PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args : ArgsHeader {
   PJRT_Buffer* buffer;
   void* device_memory_ptr;
 };
-PJRT_STRUCT_SIZE(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, device_memory_ptr);
 
-struct PJRT_Client_CreateViewOfDeviceBuffer_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Client_CreateViewOfDeviceBuffer_Args : ArgsHeader {
   PJRT_Client* client;
   void* device_buffer_ptr;
   const int64_t* dims;
@@ -592,104 +469,71 @@ struct PJRT_Client_CreateViewOfDeviceBuffer_Args {
   PJRT_Buffer* buffer;
   PJRT_Memory* memory;
 };
-PJRT_STRUCT_SIZE(PJRT_Client_CreateViewOfDeviceBuffer_Args, memory);
 
 // ----------------------------------------------------------------------------------- executables
 
-struct PJRT_Program {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Program : ArgsHeader {
   char* code;
   size_t code_size;
   const char* format;
   size_t format_size;
 };
-PJRT_STRUCT_SIZE(PJRT_Program, format_size);
 
-struct PJRT_Client_Compile_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Client_Compile_Args : ArgsHeader {
   PJRT_Client* client;
   const PJRT_Program* program;
   const char* compile_options;
   size_t compile_options_size;
   PJRT_LoadedExecutable* executable;
 };
-PJRT_STRUCT_SIZE(PJRT_Client_Compile_Args, executable);
 
-struct PJRT_Executable_Destroy_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_Destroy_Args : ArgsHeader {
   PJRT_Executable* executable;
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_Destroy_Args, executable);
 
-struct PJRT_Executable_Name_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_Name_Args : ArgsHeader {
   PJRT_Executable* executable;
   const char* executable_name;
   size_t executable_name_size;
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_Name_Args, executable_name_size);
 
-struct PJRT_Executable_GetCostAnalysis_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_GetCostAnalysis_Args : ArgsHeader {
   PJRT_Executable* executable;
   size_t num_properties;
   const PJRT_NamedValue* properties;
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_GetCostAnalysis_Args, properties);
 
-struct PJRT_Executable_NumOutputs_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_NumOutputs_Args : ArgsHeader {
   PJRT_Executable* executable;
   size_t num_outputs;
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_NumOutputs_Args, num_outputs);
 
-struct PJRT_Executable_OutputElementTypes_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_OutputElementTypes_Args : ArgsHeader {
   PJRT_Executable* executable;
   PJRT_Buffer_Type* output_types;
   size_t num_output_types;
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_OutputElementTypes_Args, num_output_types);
 
-struct PJRT_Executable_OutputDimensions_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_OutputDimensions_Args : ArgsHeader {
   PJRT_Executable* executable;
   size_t num_outputs;
   const int64_t* dims;
   const size_t* dim_sizes;
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_OutputDimensions_Args, dim_sizes);
 
-struct PJRT_Executable_ParameterMemoryKinds_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_ParameterMemoryKinds_Args : ArgsHeader {
   PJRT_Executable* executable;
   size_t num_parameters;
   const char* const* memory_kinds;
   const size_t* memory_kind_sizes;
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_ParameterMemoryKinds_Args, memory_kind_sizes);
 
-struct PJRT_Executable_OptimizedProgram_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_OptimizedProgram_Args : ArgsHeader {
   PJRT_Executable* executable;
   PJRT_Program* program;
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_OptimizedProgram_Args, program);
 
-struct PJRT_Executable_GetCompiledMemoryStats_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_GetCompiledMemoryStats_Args : ArgsHeader {
   PJRT_Executable* executable;
   int64_t generated_code_size_in_bytes;
   int64_t argument_size_in_bytes;
@@ -707,22 +551,16 @@ struct PJRT_Executable_GetCompiledMemoryStats_Args {
   int64_t indefinite_allocations;
   int64_t peak_unpadded_heap_bytes;
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_GetCompiledMemoryStats_Args, peak_unpadded_heap_bytes);
 
-struct PJRT_Executable_Serialize_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_Serialize_Args : ArgsHeader {
   PJRT_Executable* executable;
   const char* serialized_bytes;
   size_t serialized_bytes_size;
   PJRT_SerializedExecutable* serialized_executable;
   void (*serialized_executable_deleter)(PJRT_SerializedExecutable*);
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_Serialize_Args, serialized_executable_deleter);
 
-struct PJRT_Executable_DeserializeAndLoad_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Executable_DeserializeAndLoad_Args : ArgsHeader {
   PJRT_Client* client;
   const char* serialized_executable;
   size_t serialized_executable_size;
@@ -731,31 +569,21 @@ struct PJRT_Executable_DeserializeAndLoad_Args {
   size_t overridden_serialized_compile_options_size;
   void* load_options;
 };
-PJRT_STRUCT_SIZE(PJRT_Executable_DeserializeAndLoad_Args, load_options);
 
-struct PJRT_LoadedExecutable_Destroy_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_LoadedExecutable_Destroy_Args : ArgsHeader {
   PJRT_LoadedExecutable* executable;
 };
-PJRT_STRUCT_SIZE(PJRT_LoadedExecutable_Destroy_Args, executable);
 
-struct PJRT_LoadedExecutable_GetExecutable_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_LoadedExecutable_GetExecutable_Args : ArgsHeader {
   PJRT_LoadedExecutable* loaded_executable;
   PJRT_Executable* executable;
 };
-PJRT_STRUCT_SIZE(PJRT_LoadedExecutable_GetExecutable_Args, executable);
 
-struct PJRT_LoadedExecutable_AddressableDevices_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_LoadedExecutable_AddressableDevices_Args : ArgsHeader {
   PJRT_LoadedExecutable* executable;
   PJRT_Device* const* addressable_devices;
   size_t num_addressable_devices;
 };
-PJRT_STRUCT_SIZE(PJRT_LoadedExecutable_AddressableDevices_Args, num_addressable_devices);
 
 struct PJRT_ExecuteOptions {
   size_t struct_size;
@@ -777,11 +605,8 @@ struct PJRT_ExecuteOptions {
   void* hlo_output_callbacks;
   size_t num_hlo_output_callbacks;
 };
-PJRT_STRUCT_SIZE(PJRT_ExecuteOptions, num_hlo_output_callbacks);
 
-struct PJRT_LoadedExecutable_Execute_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_LoadedExecutable_Execute_Args : ArgsHeader {
   PJRT_LoadedExecutable* executable;
   PJRT_ExecuteOptions* options;
   PJRT_Buffer* const* const* argument_lists;
@@ -791,66 +616,45 @@ struct PJRT_LoadedExecutable_Execute_Args {
   PJRT_Event** device_complete_events;
   PJRT_Device* execute_device;
 };
-PJRT_STRUCT_SIZE(PJRT_LoadedExecutable_Execute_Args, execute_device);
 
 // --------------------------------------------------------------- topologies, which have no device
 
-struct PJRT_TopologyDescription_Create_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_TopologyDescription_Create_Args : ArgsHeader {
   const char* topology_name;
   size_t topology_name_size;
   const PJRT_NamedValue* create_options;
   size_t num_options;
   PJRT_TopologyDescription* topology;
 };
-PJRT_STRUCT_SIZE(PJRT_TopologyDescription_Create_Args, topology);
 
-struct PJRT_TopologyDescription_Destroy_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_TopologyDescription_Destroy_Args : ArgsHeader {
   PJRT_TopologyDescription* topology;
 };
-PJRT_STRUCT_SIZE(PJRT_TopologyDescription_Destroy_Args, topology);
 
-struct PJRT_TopologyDescription_PlatformName_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_TopologyDescription_PlatformName_Args : ArgsHeader {
   PJRT_TopologyDescription* topology;
   const char* platform_name;
   size_t platform_name_size;
 };
-PJRT_STRUCT_SIZE(PJRT_TopologyDescription_PlatformName_Args, platform_name_size);
 
-struct PJRT_TopologyDescription_PlatformVersion_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_TopologyDescription_PlatformVersion_Args : ArgsHeader {
   PJRT_TopologyDescription* topology;
   const char* platform_version;
   size_t platform_version_size;
 };
-PJRT_STRUCT_SIZE(PJRT_TopologyDescription_PlatformVersion_Args, platform_version_size);
 
-struct PJRT_TopologyDescription_GetDeviceDescriptions_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_TopologyDescription_GetDeviceDescriptions_Args : ArgsHeader {
   PJRT_TopologyDescription* topology;
   PJRT_DeviceDescription* const* descriptions;
   size_t num_descriptions;
 };
-PJRT_STRUCT_SIZE(PJRT_TopologyDescription_GetDeviceDescriptions_Args, num_descriptions);
 
-struct PJRT_Client_TopologyDescription_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Client_TopologyDescription_Args : ArgsHeader {
   PJRT_Client* client;
   PJRT_TopologyDescription* topology;
 };
-PJRT_STRUCT_SIZE(PJRT_Client_TopologyDescription_Args, topology);
 
-struct PJRT_Compile_Args {
-  size_t struct_size;
-  PJRT_Extension_Base* extension_start;
+struct PJRT_Compile_Args : ArgsHeader {
   const PJRT_TopologyDescription* topology;
   const PJRT_Program* program;
   const char* compile_options;
@@ -858,7 +662,6 @@ struct PJRT_Compile_Args {
   PJRT_Client* client;
   PJRT_Executable* executable;
 };
-PJRT_STRUCT_SIZE(PJRT_Compile_Args, executable);
 
 // ------------------------------------------------------------------------------------ extensions
 
@@ -875,21 +678,18 @@ struct PJRT_FFI_Register_Handler_Args {
   size_t platform_name_size;
   uint32_t traits;
 };
-PJRT_STRUCT_SIZE(PJRT_FFI_Register_Handler_Args, traits);
 
 struct PJRT_Get_Stream_For_External_Ready_Events_Args {
   size_t struct_size;
   PJRT_Device* device;
   intptr_t stream;
 };
-PJRT_STRUCT_SIZE(PJRT_Get_Stream_For_External_Ready_Events_Args, stream);
 
 struct PJRT_Stream_Extension {
   PJRT_Extension_Base base;
   PJRT_Function<PJRT_Get_Stream_For_External_Ready_Events_Args> get_stream;
   void* wait_stream;
 };
-PJRT_STRUCT_SIZE(PJRT_Stream_Extension, wait_stream);
 
 struct PJRT_FFI_Extension {
   PJRT_Extension_Base base;
@@ -905,7 +705,6 @@ struct PLUGIN_Profiler_Error_Destroy_Args {
   void* priv;
   PLUGIN_Profiler_Error* error;
 };
-PJRT_STRUCT_SIZE(PLUGIN_Profiler_Error_Destroy_Args, error);
 
 struct PLUGIN_Profiler_Error_Message_Args {
   size_t struct_size;
@@ -914,7 +713,6 @@ struct PLUGIN_Profiler_Error_Message_Args {
   const char* message;
   size_t message_size;
 };
-PJRT_STRUCT_SIZE(PLUGIN_Profiler_Error_Message_Args, message_size);
 
 struct PLUGIN_Profiler_Create_Args {
   size_t struct_size;
@@ -922,25 +720,21 @@ struct PLUGIN_Profiler_Create_Args {
   size_t options_size;
   PLUGIN_Profiler* profiler;
 };
-PJRT_STRUCT_SIZE(PLUGIN_Profiler_Create_Args, profiler);
 
 struct PLUGIN_Profiler_Destroy_Args {
   size_t struct_size;
   PLUGIN_Profiler* profiler;
 };
-PJRT_STRUCT_SIZE(PLUGIN_Profiler_Destroy_Args, profiler);
 
 struct PLUGIN_Profiler_Start_Args {
   size_t struct_size;
   PLUGIN_Profiler* profiler;
 };
-PJRT_STRUCT_SIZE(PLUGIN_Profiler_Start_Args, profiler);
 
 struct PLUGIN_Profiler_Stop_Args {
   size_t struct_size;
   PLUGIN_Profiler* profiler;
 };
-PJRT_STRUCT_SIZE(PLUGIN_Profiler_Stop_Args, profiler);
 
 struct PLUGIN_Profiler_CollectData_Args {
   size_t struct_size;
@@ -948,7 +742,6 @@ struct PLUGIN_Profiler_CollectData_Args {
   uint8_t* buffer;
   size_t buffer_size_in_bytes;
 };
-PJRT_STRUCT_SIZE(PLUGIN_Profiler_CollectData_Args, buffer_size_in_bytes);
 
 template <typename Args>
 using PLUGIN_Profiler_Function = PLUGIN_Profiler_Error* (*)(Args* args);
@@ -1136,7 +929,7 @@ struct Args : T {
   std::byte later_fields[64];
 
   Args() : T(), later_fields{} {
-    static_assert(kStructSize<T> != 0 && std::is_trivially_copyable_v<T>);
+    static_assert(std::is_trivially_copyable_v<T>);
     this->struct_size = sizeof(T) + sizeof(later_fields);
   }
 };

@@ -47,6 +47,26 @@ class PluginLibrary {
     if (pjrt::PJRT_Error* error = TryCall(slot, name, args)) Throw(error, name);
   }
 
+  /// The same with one argument. Returns all arguments, in which the results are.
+  template <typename Args, typename T>
+  pjrt::Args<Args> Ask(pjrt::PJRT_Function<Args> pjrt::PJRT_Api::* slot, const char* name,
+                       T Args::* argument, std::type_identity_t<T> value) const {
+    pjrt::Args<Args> args;
+    args.*argument = value;
+    Call(slot, name, args);
+    return args;
+  }
+
+  /// Calls a function that a plugin may lack or refuse. Returns whether the results are there.
+  template <typename Args>
+  bool Gives(pjrt::PJRT_Function<Args> pjrt::PJRT_Api::* slot,
+             std::type_identity_t<Args>& args) const {
+    if (api_.*slot == nullptr) return false;
+    pjrt::PJRT_Error* error = (api_.*slot)(&args);
+    if (error) Discard(error);
+    return error == nullptr;
+  }
+
   /// For destructors: does nothing if the slot is missing, the process is exiting, or the process
   /// was forked (Forked).
   template <typename Args>
@@ -91,6 +111,9 @@ class PluginLibrary {
 /// `function` is a slot of PJRT_Api; the error message contains its name.
 #define PJRT_CALL(plugin, function, args) \
   (plugin).Call(&::torch_xla::runtime::pjrt::PJRT_Api::function, #function, args)
+#define PJRT_ASK(plugin, function, argument, value)                        \
+  (plugin).Ask(&::torch_xla::runtime::pjrt::PJRT_Api::function, #function, \
+               &::torch_xla::runtime::pjrt::function##_Args::argument, value)
 #define PJRT_TRY_CALL(plugin, function, args) \
   (plugin).TryCall(&::torch_xla::runtime::pjrt::PJRT_Api::function, #function, args)
 

@@ -40,17 +40,13 @@ std::shared_ptr<void> Buffer::Share() const {
   if (!IsRowMajor(plugin, buffer)) {
     throw Error(PJRT_Error_Code_UNIMPLEMENTED, "Share: the array is not row-major on the device");
   }
-  Args<PJRT_Buffer_IncreaseExternalReferenceCount_Args> increase;
-  increase.buffer = buffer;
-  PJRT_CALL(plugin, PJRT_Buffer_IncreaseExternalReferenceCount, increase);
+  PJRT_ASK(plugin, PJRT_Buffer_IncreaseExternalReferenceCount, buffer, buffer);
   std::shared_ptr<void> reference(buffer, [client = client_](void* shared) {
     Args<PJRT_Buffer_DecreaseExternalReferenceCount_Args> decrease;
     decrease.buffer = static_cast<PJRT_Buffer*>(shared);
     client->plugin.Destroy(&PJRT_Api::PJRT_Buffer_DecreaseExternalReferenceCount, decrease);
   });
-  Args<PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args> address;
-  address.buffer = buffer;
-  PJRT_CALL(plugin, PJRT_Buffer_OpaqueDeviceMemoryDataPointer, address);
+  const auto address = PJRT_ASK(plugin, PJRT_Buffer_OpaqueDeviceMemoryDataPointer, buffer, buffer);
   return {std::move(reference), address.device_memory_ptr};
 }
 
