@@ -461,75 +461,42 @@ GraphSnapshotPtr FindNearest(const GraphSnapshot& now, std::span<const GraphSnap
   return nearest;
 }
 
-const char* NameOf(Change change) {
-  switch (change) {
-    case Change::kShape:
-    case Change::kCount:
-      return "shape";
-    case Change::kDtype:
-      return "dtype";
-    case Change::kConstant:
-    case Change::kSpecial:
-    case Change::kNumber:
-      return "constant";
-    case Change::kArgument:
-      return "argument";
-    case Change::kOperation:
-      return "operation";
-    case Change::kWiring:
-      return "wiring";
-    case Change::kOutputs:
-      return "outputs";
-    case Change::kDonation:
-      return "donation";
-    case Change::kSharding:
-      return "sharding";
-    case Change::kSettings:
-      return "settings";
-    case Change::kEvicted:
-      return "evicted";
-    case Change::kNew:
-      return "new";
-  }
-  return "unknown";
-}
+namespace {
 
-const char* RemedyOf(Change change) {
-  switch (change) {
-    case Change::kShape:
-      return "pad it to one of a few sizes";
-    case Change::kCount:
-      return "pad it to one of a few sizes; if it counts what a mask chooses (x[mask], nonzero), "
-             "torch.where(mask, x, 0) has one size";
-    case Change::kDtype:
-      return "convert it to one dtype";
-    case Change::kConstant:
-      return "make the number a tensor, or keep it the same";
-    case Change::kSpecial:
-      return "set XLA_NO_SPECIAL_SCALARS=1, or make the number a tensor";
-    case Change::kNumber:
-      return "nothing need be done: from its third value on it is a parameter of the program";
-    case Change::kArgument:
-      return "keep the argument the same, or do it with a tensor (torch.where, index_select)";
-    case Change::kOperation:
-    case Change::kWiring:
-      return "trace the same operations in each step (torch.where in place of if, loops of "
-             "fixed length)";
-    case Change::kOutputs:
-      return "keep the same tensors alive at each torch_xla.sync(): read (.item()) or drop the "
-             "others";
-    case Change::kDonation:
-      return "hold the old value of the tensor in each step, or in none";
-    case Change::kSharding:
-      return "give the tensors the same sharding in each step";
-    case Change::kSettings:
-      return "set the compiler's options once, before the first step";
-    case Change::kEvicted:
-      return "set XLA_COMPILATION_CACHE_SIZE higher";
-    case Change::kNew:
-      return "nothing need be done: every program is compiled once";
-  }
-  return "";
-}
+struct ChangeText {
+  const char *name, *remedy;
+};
+
+constexpr char kSameOperations[] =
+    "trace the same operations in each step (torch.where in place of if, loops of fixed length)";
+
+// In the order of Change.
+constexpr ChangeText kChangeTexts[] = {
+    {"shape", "pad it to one of a few sizes"},
+    {"shape",
+     "pad it to one of a few sizes; if it counts what a mask chooses (x[mask], nonzero), "
+     "torch.where(mask, x, 0) has one size"},
+    {"dtype", "convert it to one dtype"},
+    {"constant", "make the number a tensor, or keep it the same"},
+    {"constant", "set XLA_NO_SPECIAL_SCALARS=1, or make the number a tensor"},
+    {"constant", "nothing need be done: from its third value on it is a parameter of the program"},
+    {"argument", "keep the argument the same, or do it with a tensor (torch.where, index_select)"},
+    {"operation", kSameOperations},
+    {"wiring", kSameOperations},
+    {"outputs",
+     "keep the same tensors alive at each torch_xla.sync(): read (.item()) or drop the others"},
+    {"donation", "hold the old value of the tensor in each step, or in none"},
+    {"sharding", "give the tensors the same sharding in each step"},
+    {"settings", "set the compiler's options once, before the first step"},
+    {"evicted", "set XLA_COMPILATION_CACHE_SIZE higher"},
+    {"new", "nothing need be done: every program is compiled once"},
+};
+static_assert(std::size(kChangeTexts) == static_cast<size_t>(Change::kNew) + 1);
+
+}  // namespace
+
+const char* NameOf(Change change) { return kChangeTexts[static_cast<size_t>(change)].name; }
+
+const char* RemedyOf(Change change) { return kChangeTexts[static_cast<size_t>(change)].remedy; }
 
 }  // namespace torch_xla::lazy

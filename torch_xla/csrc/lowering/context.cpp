@@ -14,48 +14,11 @@
 
 namespace torch_xla::lowering {
 ElementType NaturalType(c10::ScalarType dtype) {
-  using c10::ScalarType;
   switch (dtype) {
-    case ScalarType::Bool:
-      return ElementType::kPred;
-    case ScalarType::Byte:
-      return ElementType::kU8;
-    case ScalarType::Char:
-      return ElementType::kS8;
-    case ScalarType::Short:
-      return ElementType::kS16;
-    case ScalarType::Int:
-      return ElementType::kS32;
-    case ScalarType::Long:
-      return ElementType::kS64;
-    case ScalarType::UInt16:
-      return ElementType::kU16;
-    case ScalarType::UInt32:
-      return ElementType::kU32;
-    case ScalarType::UInt64:
-      return ElementType::kU64;
-    case ScalarType::Half:
-      return ElementType::kF16;
-    case ScalarType::BFloat16:
-      return ElementType::kBF16;
-    case ScalarType::Float:
-      return ElementType::kF32;
-    case ScalarType::Double:
-      return ElementType::kF64;
-    case ScalarType::ComplexFloat:
-      return ElementType::kC64;
-    case ScalarType::ComplexDouble:
-      return ElementType::kC128;
-    case ScalarType::Float8_e4m3fn:
-      return ElementType::kF8E4M3FN;
-    case ScalarType::Float8_e4m3fnuz:
-      return ElementType::kF8E4M3FNUZ;
-    case ScalarType::Float8_e5m2:
-      return ElementType::kF8E5M2;
-    case ScalarType::Float8_e5m2fnuz:
-      return ElementType::kF8E5M2FNUZ;
-    case ScalarType::Float8_e8m0fnu:
-      return ElementType::kF8E8M0FNU;
+#define ELEMENT(name, abi, mlir, bytes, dtype) \
+  case c10::ScalarType::dtype:                 \
+    return ElementType::name;
+#include "runtime/element_types.inc"
     default:
       // Not a TypeError: Python replaces a TypeError of an operator by "unsupported operand types".
       TORCH_CHECK_NOT_IMPLEMENTED(false, "the xla device has no tensors of dtype ", dtype);

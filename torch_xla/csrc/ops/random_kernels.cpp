@@ -116,34 +116,19 @@ void CheckContinuous(const at::Tensor& self, const char* name) {
               self.scalar_type());
 }
 
-/// One past the largest integer that a dtype holds exactly.
+/// One past the largest integer up to which a dtype holds all of them.
 int64_t IntegerLimit(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kBool:
-      return 2;
-    case at::kByte:
-      return int64_t{1} << 8;
-    case at::kChar:
-      return int64_t{1} << 7;
-    case at::kShort:
-      return int64_t{1} << 15;
-    case at::kUInt16:
-      return int64_t{1} << 16;
-    case at::kInt:
-      return int64_t{1} << 31;
-    case at::kUInt32:
-      return int64_t{1} << 32;
-    case at::kHalf:
-      return (int64_t{1} << 11) + 1;
-    case at::kBFloat16:
-      return (int64_t{1} << 8) + 1;
-    case at::kFloat:
-      return (int64_t{1} << 24) + 1;
-    case at::kDouble:
-      return (int64_t{1} << 53) + 1;
-    default:
-      return std::numeric_limits<int64_t>::max();
+  if (dtype == at::kBool) return 2;
+  if (c10::isIntegralType(dtype, /*includeBool=*/false)) {
+    const auto digits = 8 * c10::elementSize(dtype) - (c10::isSignedType(dtype) ? 1 : 0);
+    return digits < 63 ? int64_t{1} << digits : std::numeric_limits<int64_t>::max();
   }
+  const int digits = dtype == at::kHalf       ? 11
+                     : dtype == at::kBFloat16 ? 8
+                     : dtype == at::kFloat    ? 24
+                     : dtype == at::kDouble   ? 53
+                                              : 0;
+  return digits ? (int64_t{1} << digits) + 1 : std::numeric_limits<int64_t>::max();
 }
 
 /// Rounds `x` to an integer of so many binary digits: down, or up with `up`.

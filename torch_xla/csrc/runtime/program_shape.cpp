@@ -23,33 +23,11 @@ void AppendIntegers(ProtoReader& reader, int field, std::vector<int64_t>& values
 // The size of one element by xla.PrimitiveType, which has the same numbers as FFI's types; 0 if the
 // runtime has no such type.
 int64_t PrimitiveTypeBytes(uint64_t type) {
-  using namespace pjrt;
   switch (type) {
-    case XLA_FFI_DataType_PRED:
-    case XLA_FFI_DataType_S8:
-    case XLA_FFI_DataType_U8:
-    case XLA_FFI_DataType_F8E5M2:
-    case XLA_FFI_DataType_F8E4M3FN:
-    case XLA_FFI_DataType_F8E5M2FNUZ:
-    case XLA_FFI_DataType_F8E4M3FNUZ:
-    case XLA_FFI_DataType_F8E8M0FNU:
-      return 1;
-    case XLA_FFI_DataType_S16:
-    case XLA_FFI_DataType_U16:
-    case XLA_FFI_DataType_F16:
-    case XLA_FFI_DataType_BF16:
-      return 2;
-    case XLA_FFI_DataType_S32:
-    case XLA_FFI_DataType_U32:
-    case XLA_FFI_DataType_F32:
-      return 4;
-    case XLA_FFI_DataType_S64:
-    case XLA_FFI_DataType_U64:
-    case XLA_FFI_DataType_F64:
-    case XLA_FFI_DataType_C64:
-      return 8;
-    case XLA_FFI_DataType_C128:
-      return 16;
+#define ELEMENT(name, abi, mlir, bytes, dtype) \
+  case pjrt::XLA_FFI_DataType_##abi:           \
+    return bytes;
+#include "runtime/element_types.inc"
     default:
       return 0;
   }
