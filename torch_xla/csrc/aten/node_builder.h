@@ -22,6 +22,12 @@ class NodeBuilder {
  public:
   explicit NodeBuilder(const ir::OpSpec& op) : op_(op), words_(attributes_) {}
 
+  /// Adds arguments by their types: tensors that may be absent, integers, lists of them, bools and
+  /// doubles. For other kinds of arguments there are functions with their names.
+  template <typename... Args>
+  void Add(const Args&... args) {
+    (One(args), ...);
+  }
   void Tensor(const at::Tensor& tensor) {
     if (IsXla(tensor)) {
       auto* impl = static_cast<XLATensorImpl*>(tensor.unsafeGetTensorImpl());
@@ -181,6 +187,12 @@ class NodeBuilder {
   void Out(std::initializer_list<const at::Tensor*> outs, const char* out_overload);
 
  private:
+  void One(const at::Tensor& tensor) { Tensor(tensor); }
+  void One(const std::optional<at::Tensor>& tensor) { OptionalTensor(tensor); }
+  void One(at::IntArrayRef values) { IntList(values); }
+  void One(int64_t value) { Int(value); }
+  void One(bool value) { Bool(value); }
+  void One(double value) { Double(value); }
   template <typename F>
   void Word(F write) {
     write();

@@ -51,11 +51,6 @@ struct AttentionCall {
   double scale;
 };
 
-/// Up to this many queries attention reads keys and values in the layout of a cache.
-inline constexpr int64_t kFewQueries = 4;
-/// With more rows, packing the weights costs less than it saves.
-inline constexpr int64_t kFewRows = 32;
-
 /// xla::recurrent and xla::recurrent_backward (ops/recurrent.h). The operands of the former: gates,
 /// weight, bias, hidden, and an LSTM's initial cells. The operands of the latter: the gradient of
 /// the output, weight, hidden, the results of the forward call, and an LSTM's initial cells and the

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "cpu/ffi_parts.h"
 #include "cpu/ffi_tensor.h"
 #include "cpu/float_vectors.h"
@@ -125,7 +126,7 @@ template <int kLanes, int kVectors, int kRows, typename T>
 C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
   constexpr int kWidth = kVectors * kLanes;
   alignas(64) float panel[kPanelDepth * kWidth];
-  alignas(64) float converted[std::is_same_v<T, float> ? 1 : kFewRows * kPanelDepth];
+  alignas(64) float converted[std::is_same_v<T, float> ? 1 : choices::kFewRows * kPanelDepth];
   for (int64_t begin = 0; begin < product.k; begin += kPanelDepth) {
     const int64_t depth = std::min(kPanelDepth, product.k - begin);
     for (int v = 0; v < kVectors; ++v) {
@@ -149,8 +150,8 @@ C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
       AddPanelRows<kLanes, kVectors, kRows>(product.rows + begin, product.k, product.m, panel,
                                             depth, out, product.out_stride, starts);
     } else {
-      for (int64_t row = 0; row < product.m; row += kFewRows) {
-        const int64_t count = std::min(kFewRows, product.m - row);
+      for (int64_t row = 0; row < product.m; row += choices::kFewRows) {
+        const int64_t count = std::min(choices::kFewRows, product.m - row);
         for (int64_t i = 0; i < count; ++i) {
           const T* from = product.rows + (row + i) * product.k + begin;
           for (int64_t l = 0; l < depth; ++l)

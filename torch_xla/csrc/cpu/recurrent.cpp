@@ -10,6 +10,7 @@
 
 #include "cpu/aten_calls.h"
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "cpu/few_rows.h"
 #include "cpu/float_math.h"
 #include "cpu/handlers.h"
@@ -121,7 +122,7 @@ float* Row(const at::Tensor& matrix, int64_t row) {
 
 /// out (+)= rows times transposed weights.
 void Product(at::Tensor out, const at::Tensor& rows, const at::Tensor& weights, bool accumulate) {
-  if (rows.size(0) > kFewRows) {
+  if (rows.size(0) > choices::kFewRows) {
     at::addmm_out(out, out, rows, weights.t(), /*beta=*/accumulate);
     return;
   }

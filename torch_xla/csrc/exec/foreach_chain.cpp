@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "cpu/choices.h"
 #include "cpu/foreach.h"
 #include "lowering/foreach.h"
 #include "lowering/kernel_choice.h"
@@ -140,14 +141,10 @@ class Planner {
   }
 
   void Close() {
-    // For fewer results a call is not worthwhile.
-    constexpr size_t kMany = 4;
     const size_t tensors = nodes_.empty() ? 0 : graph_.order[nodes_[0]]->num_outputs();
-    const bool is_many = nodes_.size() * tensors >= kMany;
+    const bool is_many = nodes_.size() * tensors >= cpu::choices::kManyForeach;
     if (tensors > 0 &&
-        lowering::ChooseKernel(cx_, "foreach", {"f32", is_many ? "many" : "few"},
-                               {lowering::Kernel::kStableHlo, lowering::Kernel::kLibrary}) ==
-            lowering::Kernel::kLibrary) {
+        lowering::ChoosesLibrary(cx_, "foreach", {"f32", is_many ? "many" : "few"})) {
       plan_.steps.push_back({nodes_.back(), static_cast<int32_t>(plan_.chains.size())});
       ForeachChain& chain = plan_.chains.emplace_back();
       for (uint32_t position : nodes_) chain.nodes.push_back(graph_.order[position]);

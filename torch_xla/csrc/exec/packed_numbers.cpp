@@ -1,6 +1,7 @@
 #include "exec/packed_numbers.h"
 
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "lowering/may_call.h"
 
 namespace torch_xla::lazy {
@@ -22,7 +23,8 @@ stablehlo::Value Unpack(stablehlo::Value packed, int64_t index) {
 NumberReader::NumberReader(std::string_view platform, stablehlo::Value floats,
                            stablehlo::Value integers)
     : floats_(floats), integers_(integers) {
-  if (!lowering::MayCallLibraries(platform) || CountOf(floats) + CountOf(integers) < kFewest)
+  if (!lowering::MayCallLibraries(platform) ||
+      CountOf(floats) + CountOf(integers) < cpu::choices::kNumbersToUnpack)
     return;
   std::vector<stablehlo::Value> arrays;
   std::vector<stablehlo::Type> types;

@@ -17,11 +17,9 @@ stablehlo::Value Unpack(stablehlo::Value packed, int64_t index);
 ///   an optimizer.
 /// - A custom call returns all numbers at once, so that such kernels stay equal and XLA compiles
 ///   one of them. It is used if the program may call libraries of this process and has at least
-///   kFewest numbers, which pay for the call.
+///   cpu::choices::kNumbersToUnpack numbers, which pay for the call.
 class NumberReader {
  public:
-  static constexpr int64_t kFewest = 16;
-
   /// An array that the program does not have is an invalid value.
   NumberReader(std::string_view platform, stablehlo::Value floats, stablehlo::Value integers);
 

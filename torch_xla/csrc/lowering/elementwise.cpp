@@ -83,11 +83,8 @@ ElementType IndexElement(int64_t count) {
 }
 
 Dims ReductionDims(std::optional<c10::IntArrayRef> dims, int64_t rank) {
+  if (!dims || dims->empty()) return DimsBetween(0, rank);
   Dims result;
-  if (!dims || dims->empty()) {
-    for (int64_t i = 0; i < rank; ++i) result.push_back(i);
-    return result;
-  }
   for (int64_t dim : *dims) {
     dim = WrapDim(dim, rank);
     if (rank > 0) result.push_back(dim);
@@ -95,6 +92,14 @@ Dims ReductionDims(std::optional<c10::IntArrayRef> dims, int64_t rank) {
   std::sort(result.begin(), result.end());
   result.erase(std::unique(result.begin(), result.end()), result.end());
   return result;
+}
+
+Dims DimsBetween(int64_t first, int64_t end, const Dims& without) {
+  Dims dims;
+  for (int64_t i = first; i < end; ++i) {
+    if (std::find(without.begin(), without.end(), i) == without.end()) dims.push_back(i);
+  }
+  return dims;
 }
 
 Dims PerDimension(c10::IntArrayRef list, size_t rank) {

@@ -40,6 +40,8 @@ int64_t WrapDim(int64_t dim, int64_t rank);
 ElementType IndexElement(int64_t count);
 /// The dimensions wrapped, sorted and distinct. An empty or absent list means all dimensions.
 Dims ReductionDims(std::optional<c10::IntArrayRef> dims, int64_t rank);
+/// The dimensions from `first` up to `end`, without those of `without`.
+Dims DimsBetween(int64_t first, int64_t end, const Dims& without = {});
 /// A parameter list for `rank` spatial dimensions; a list with one element stands for all of them.
 Dims PerDimension(c10::IntArrayRef list, size_t rank);
 /// Inserts dimensions of size 1 where a reduction removed `dims`.

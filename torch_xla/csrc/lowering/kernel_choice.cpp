@@ -114,6 +114,12 @@ Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
   return kernel;
 }
 
+bool ChoosesLibrary(const LoweringContext& cx, std::string_view operation,
+                    std::initializer_list<std::string_view> kind) {
+  return ChooseKernel(cx, operation, kind, {Kernel::kStableHlo, Kernel::kLibrary}) ==
+         Kernel::kLibrary;
+}
+
 std::set<std::tuple<std::string, std::string, std::string>> KernelChoices() {
   std::lock_guard<std::mutex> lock(Chosen().mutex);
   return Chosen().rows;

@@ -32,6 +32,10 @@ Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
                     std::initializer_list<std::string_view> kind,
                     const std::vector<Kernel>& possible);
 
+/// Whether that is a call of a library, where the other choice is StableHLO.
+bool ChoosesLibrary(const LoweringContext& cx, std::string_view operation,
+                    std::initializer_list<std::string_view> kind = {});
+
 /// The choices made for the programs of this process: operation, kind, implementation.
 std::set<std::tuple<std::string, std::string, std::string>> KernelChoices();
 

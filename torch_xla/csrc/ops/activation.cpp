@@ -18,15 +18,6 @@ constexpr double kSqrt1_2 = std::numbers::sqrt2 / 2;
 constexpr double kGeluBeta = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
 constexpr double kGeluKappa = 0.044715;
 
-/// Whether low <= x <= high.
-Value Within(Value x, Value low, Value high) { return And(x >= low, x <= high); }
-
-/// The gradient of a function that is flat where -lambd <= self <= lambd.
-Value ShrinkBackward(LoweringContext& cx, Value grad_output, Value self, Value lambd) {
-  auto [grad, x, bound] = ToCompute(cx, grad_output, self, lambd);
-  return ToOutput(cx, Select(Within(x, -bound, bound), 0, grad));
-}
-
 /// exp(-|x|), from which log-sigmoid and its gradient are made without overflow.
 Value ExpMinusAbs(Value x) { return Exponential(-Abs(x)); }
 
@@ -41,11 +32,6 @@ std::array<Value, 2> Halves(Value x, int64_t dim) {
 }
 
 }  // namespace
-
-Value elu(LoweringContext& cx, Value self, Value alpha, Value scale, Value input_scale) {
-  auto [x, a, s, i] = ToCompute(cx, self, alpha, scale, input_scale);
-  return ToOutput(cx, Select(x < 0, ExponentialMinusOne(x * i) * (a * s), x * s));
-}
 
 Value elu_backward(LoweringContext& cx, Value grad_output, Value alpha, Value scale,
                    Value input_scale, bool is_result, Value self_or_result) {
@@ -105,37 +91,6 @@ Value glu_jvp(LoweringContext& cx, Value glu, Value x, Value dx, int64_t dim) {
   auto [da, db] = Halves(dx, dim);
   auto [y, b, dy, slope] = ToCompute(cx, glu, Halves(x, dim)[1], da, db);
   return ToOutput(cx, Logistic(b) * dy + y * (1 - Logistic(b)) * slope);
-}
-
-Value hardshrink(LoweringContext& cx, Value self, Value lambd) {
-  auto [x, bound] = ToCompute(cx, self, lambd);
-  return ToOutput(cx, Select(Within(x, -bound, bound), 0, x));
-}
-
-Value hardshrink_backward(LoweringContext& cx, Value grad_out, Value self, Value lambd) {
-  return ShrinkBackward(cx, grad_out, self, lambd);
-}
-
-Value hardsigmoid_backward(LoweringContext& cx, Value grad_output, Value self) {
-  auto [grad, x] = ToCompute(cx, grad_output, self);
-  return ToOutput(cx, Select(And(x > -3, x < 3), grad * (1.0 / 6), 0));
-}
-
-Value hardswish_backward(LoweringContext& cx, Value grad_output, Value self) {
-  auto [grad, x] = ToCompute(cx, grad_output, self);
-  return ToOutput(cx, Select(x <= -3, 0, Select(x < 3, grad * (x / 3 + 0.5), grad)));
-}
-
-Value hardtanh_backward(LoweringContext& cx, Value grad_output, Value self, Value min_val,
-                        Value max_val) {
-  auto [grad, x, low, high] = ToCompute(cx, grad_output, self, min_val, max_val);
-  return ToOutput(cx, Select(Or(x <= low, x >= high), 0, grad));
-}
-
-Value leaky_relu_backward(LoweringContext& cx, Value grad_output, Value self, Value negative_slope,
-                          bool /*self_is_result: the signs agree*/) {
-  auto [grad, x, slope] = ToCompute(cx, grad_output, self, negative_slope);
-  return ToOutput(cx, Select(x > 0, grad, grad * slope));
 }
 
 Value log_sigmoid_backward(LoweringContext& cx, Value grad_output, Value self,
@@ -220,25 +175,10 @@ Value softplus_backward(LoweringContext& cx, Value grad_output, Value self, Valu
   return ToOutput(cx, Select(x * b > limit, grad, grad * z / (z + 1)));
 }
 
-Value softshrink(LoweringContext& cx, Value self, Value lambd) {
-  auto [x, bound] = ToCompute(cx, self, lambd);
-  // x * 0 keeps NaN.
-  return ToOutput(cx, Select(x > bound, x - bound, Select(x < -bound, x + bound, x * 0)));
-}
-
-Value softshrink_backward(LoweringContext& cx, Value grad_output, Value self, Value lambd) {
-  return ShrinkBackward(cx, grad_output, self, lambd);
-}
-
 Value tanh_backward(LoweringContext& cx, Value grad_output, Value output) {
   auto [grad, y] = ToCompute(cx, grad_output, output);
   Value slope = 1 - y * y;
   return ToOutput(cx, grad * (runtime::IsComplex(y.element()) ? Conj(slope) : slope));
-}
-
-Value threshold_backward(LoweringContext& cx, Value grad_output, Value self, Value threshold) {
-  auto [grad, x, limit] = ToCompute(cx, grad_output, self, threshold);
-  return ToOutput(cx, Select(x <= limit, 0, grad));  // NaN lets the gradient pass
 }
 
 }  // namespace torch_xla::lowering::aten

@@ -20,6 +20,7 @@
 #include "aten/bridge.h"
 #include "aten/cpu_kernel.h"
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
@@ -104,10 +105,9 @@ bool TakesFlash(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   if (has_mask && mask->size(-2) != query.size(2)) return false;
   // For short sequences the flash kernel's gradient is no faster than the gradient of the
   // composition, which keeps the weights.
-  constexpr int64_t kLong = 256;
   const bool needs_grad = at::GradMode::is_enabled() &&
                           (query.requires_grad() || key.requires_grad() || value.requires_grad());
-  return !needs_grad || key.size(2) >= kLong;
+  return !needs_grad || key.size(2) >= cpu::choices::kLongKeys;
 }
 
 /// Whether a tensor is a subclass that wraps tensors of the device (DTensor). Traced tensors have
@@ -248,10 +248,10 @@ using stablehlo::Convert;
 
 Kernel Choose(const LoweringContext& cx, std::string_view operation, Value query,
               std::vector<Kernel> possible) {
-  return ChooseKernel(
-      cx, operation,
-      {runtime::MlirName(query.element()), query.dim(2) <= cpu::kFewQueries ? "few" : "many"},
-      possible);
+  return ChooseKernel(cx, operation,
+                      {runtime::MlirName(query.element()),
+                       query.dim(2) <= cpu::choices::kFewQueries ? "few" : "many"},
+                      possible);
 }
 
 Kernel ChooseFlash(const LoweringContext& cx, Value query, Value key, bool is_causal) {

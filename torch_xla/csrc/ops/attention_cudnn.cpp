@@ -12,6 +12,7 @@
 #include <string>
 
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "distributed/sharding_writer.h"
 #include "lowering/elementwise.h"
 #include "lowering/row_major.h"
@@ -118,7 +119,9 @@ Operand Plain(Value x) { return {x, RowMajor(x.rank())}; }
 Operand Made(Value x) { return {x, HeadsInside()}; }
 /// Keys and values. With few queries these are a cache, which is kept from call to call and should
 /// not be copied into another layout.
-Operand Kept(Value x, Value query) { return query.dim(2) <= cpu::kFewQueries ? Plain(x) : Made(x); }
+Operand Kept(Value x, Value query) {
+  return query.dim(2) <= cpu::choices::kFewQueries ? Plain(x) : Made(x);
+}
 
 std::vector<Value> Call(const char* target, const std::vector<Operand>& operands,
                         std::vector<Type> results, std::string config) {

@@ -118,8 +118,7 @@ bool ScalesExactly(const at::Tensor& self, const at::Tensor& other) {
 at::Tensor XLANativeFunctions::ldexp_Tensor(const at::Tensor& self, const at::Tensor& other) {
   if (!ScalesExactly(self, other)) return at::native::ldexp(self, other);
   aten::NodeBuilder builder(ir::ops::ldexp_Tensor);
-  builder.Tensor(self);
-  builder.Tensor(other);
+  builder.Add(self, other);
   return builder.Single();
 }
 
@@ -127,8 +126,7 @@ at::Tensor& XLANativeFunctions::ldexp_(at::Tensor& self, const at::Tensor& other
   if (!ScalesExactly(self, other)) return at::native::ldexp_(self, other);
   aten::NodeBuilder builder(ir::ops::ldexp_Tensor);
   builder.Writes(self, &self);
-  builder.Tensor(self);
-  builder.Tensor(other);
+  builder.Add(self, other);
   builder.InPlace(self);
   return self;
 }
@@ -138,8 +136,7 @@ at::Tensor& XLANativeFunctions::ldexp_out(const at::Tensor& self, const at::Tens
   if (!ScalesExactly(self, other)) return at::native::ldexp_out(self, other, out);
   aten::NodeBuilder builder(ir::ops::ldexp_Tensor);
   builder.Writes(out);
-  builder.Tensor(self);
-  builder.Tensor(other);
+  builder.Add(self, other);
   builder.Out({&out}, "out");
   return out;
 }

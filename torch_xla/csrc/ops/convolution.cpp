@@ -14,6 +14,7 @@
 #include <ATen/ops/_convolution.h>
 #include <ATen/ops/convolution.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 
@@ -21,6 +22,7 @@
 #include "XLANativeFunctions.h"
 #include "XLAOps.h"
 #include "aten/node_builder.h"
+#include "cpu/choices.h"
 #include "cpu/convolution_call.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
@@ -45,11 +47,7 @@ using stablehlo::Reshape;
 
 Dims Spatial(const Dims& dims) { return {dims.begin() + 2, dims.end()}; }
 
-int64_t Product(const Dims& sizes) {
-  int64_t product = 1;
-  for (int64_t size : sizes) product *= size;
-  return product;
-}
+int64_t Product(const Dims& sizes) { return c10::multiply_integers(sizes); }
 
 Dims Join(Dims first, const Dims& second) {
   first.insert(first.end(), second.begin(), second.end());
@@ -60,8 +58,8 @@ Dims Join(Dims first, const Dims& second) {
 int64_t Span(int64_t size, int64_t step) { return (size - 1) * step + 1; }
 
 Value SwapLeading(Value x) {
-  Dims order(x.rank());
-  for (int64_t i = 0; i < x.rank(); ++i) order[i] = i < 2 ? 1 - i : i;
+  Dims order = DimsBetween(0, x.rank());
+  std::swap(order[0], order[1]);
   return Transpose(x, order);
 }
 
@@ -237,8 +235,7 @@ bool Geometry::IsPlain() const {
 Kernel Geometry::Choose(cpu::ConvolutionPart part, ElementType element, int64_t batch,
                         int64_t inputs, int64_t outputs, const Dims& lhs, const Dims& rhs,
                         int64_t zeros) const {
-  constexpr int64_t kMaxPatches = int64_t{1} << 26;
-  constexpr int64_t kMaxTaps = 64;  // depthwise kernels are unrolled up to this size
+  using namespace cpu::choices;
   if (LacksConvolution(platform_, element)) return Kernel::kProduct;
   const int64_t rows = batch * Product(output_), taps = Product(kernel_);
   // XLA's simplifier swaps the operands if the kernel is larger than the input, and no fast path
@@ -246,7 +243,8 @@ Kernel Geometry::Choose(cpu::ConvolutionPart part, ElementType element, int64_t 
   const bool swapped = Product(rhs) > Product(lhs);
   // The fast paths transpose the weights, which costs more than patches of few rows.
   const bool few_rows = taps == 1 || rows <= outputs / groups_;
-  const bool depthwise = groups_ > 1 && groups_ == inputs && groups_ == outputs && taps <= kMaxTaps;
+  const bool depthwise =
+      groups_ > 1 && groups_ == inputs && groups_ == outputs && taps <= kUnrolledTaps;
   constexpr std::string_view kOperations[] = {"convolution.forward", "convolution.input_gradient",
                                               "convolution.weight_gradient"};
   constexpr std::string_view kRanks[] = {"1d", "2d", "3d"};
@@ -255,16 +253,16 @@ Kernel Geometry::Choose(cpu::ConvolutionPart part, ElementType element, int64_t 
   if (element == ElementType::kF32 && IsPlain()) possible.push_back(Kernel::kLibrary);
   return ChooseKernel(cx_, kOperations[static_cast<size_t>(part)],
                       {runtime::MlirName(element), kRanks[std::min<size_t>(rank_, 3) - 1],
-                       groups_ == 1           ? "one"
-                       : depthwise            ? "depthwise"
-                       : inputs / groups_ > 4 ? "grouped"
-                                              : "small",
+                       groups_ == 1                     ? "one"
+                       : depthwise                      ? "depthwise"
+                       : inputs / groups_ > kSmallGroup ? "grouped"
+                                                        : "small",
                        taps == 1 ? "1x1" : "kxk",
-                       rows * inputs * taps > kMaxPatches ? "large"
-                       : swapped                          ? "swapped"
-                       : few_rows                         ? "few"
-                       : zeros > (groups_ == 1 ? 4 : 1)   ? "spread"
-                                                          : "plain"},
+                       rows * inputs * taps > kLargePatches        ? "large"
+                       : swapped                                   ? "swapped"
+                       : few_rows                                  ? "few"
+                       : zeros > (groups_ == 1 ? kSpreadZeros : 1) ? "spread"
+                                                                   : "plain"},
                       possible);
 }
 
@@ -376,8 +374,8 @@ Value Geometry::InputGradient(Value dy, Value w) const {
     std::swap(numbers.kernel_input_feature, numbers.kernel_output_feature);
   } else {
     kernel = Reshape(kernel, Join({groups_, outputs / groups_, w.dim(1)}, kernel_));
-    Dims order = {0, 2, 1};
-    for (int64_t i = 3; i < kernel.rank(); ++i) order.push_back(i);
+    Dims order = DimsBetween(0, kernel.rank());
+    std::swap(order[1], order[2]);
     kernel = Reshape(Transpose(kernel, order), Join({inputs, outputs / groups_}, kernel_));
   }
   return Convolve(dy, kernel, numbers,
@@ -390,8 +388,7 @@ Value Geometry::InputGradient(Value dy, Value w) const {
 Value Geometry::WeightGradient(Value x, Value dy) const {
   const int64_t batch = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
   const Dims result = Join({outputs, inputs / groups_}, kernel_);
-  Dims batch_and_map = {0};  // all dimensions of dy except its features
-  for (int64_t i = 2; i < dy.rank(); ++i) batch_and_map.push_back(i);
+  const Dims batch_and_map = DimsBetween(0, dy.rank(), {1});  // all but dy's features
   Dims spread;  // dy as a kernel, dilated by the stride
   for (size_t i = 0; i < rank_; ++i) spread.push_back(Span(output_[i], stride_[i]));
   const Kernel kernel = Choose(cpu::ConvolutionPart::kWeightGradient, x.element(), batch, inputs,
@@ -410,9 +407,8 @@ Value Geometry::WeightGradient(Value x, Value dy) const {
   if (kernel == Kernel::kProduct) {
     Value grad = GroupChannels(dy), patches = Patches(x);
     stablehlo::DotDimensionNumbers numbers{.lhs_batch = {1}, .rhs_batch = {0}};
-    numbers.lhs_contracting = {0};
-    for (int64_t i = 3; i < grad.rank(); ++i) numbers.lhs_contracting.push_back(i);
-    for (int64_t i = 2; i < patches.rank(); ++i) numbers.rhs_contracting.push_back(i);
+    numbers.lhs_contracting = DimsBetween(0, grad.rank(), {1, 2});
+    numbers.rhs_contracting = DimsBetween(2, patches.rank());
     Value taps = Dot(platform_, grad, patches, numbers);
     return Reshape(taps, result);
   }
@@ -429,8 +425,8 @@ Value Geometry::WeightGradient(Value x, Value dy) const {
   } else {
     // XLA:CPU is far slower with batch groups than with the same groups as feature groups.
     x = Reshape(x, Join({batch, groups_, inputs / groups_}, input_));
-    Dims order = {2, 1, 0};
-    for (int64_t i = 3; i < x.rank(); ++i) order.push_back(i);
+    Dims order = DimsBetween(0, x.rank());
+    std::swap(order[0], order[2]);
     x = Reshape(Transpose(x, order), Join({inputs / groups_, groups_ * batch}, input_));
     std::swap(numbers.input_batch, numbers.input_feature);
     options.feature_group_count = groups_;
@@ -528,9 +524,8 @@ std::vector<Value> convolution_backward(LoweringContext& cx, Value grad_output, 
   set(1,
       [&] { return transposed ? geometry.WeightGradient(dy, x) : geometry.WeightGradient(x, dy); });
   if (cx.node().shape(2)) {
-    Dims others = {0};
-    for (int64_t i = 2; i < dy.rank(); ++i) others.push_back(i);
-    Value sum = Reduce(Convert(dy, ComputeType(element)), others, ReduceOp::kAdd);
+    Value sum =
+        Reduce(Convert(dy, ComputeType(element)), DimsBetween(0, dy.rank(), {1}), ReduceOp::kAdd);
     gradients[2] = Convert(sum, cx.output_element(2));
   }
   return gradients;
@@ -578,15 +573,7 @@ at::Tensor XLANativeFunctions::convolution(const at::Tensor& input, const at::Te
   }
   ir::ops::convolution.counter->Add();
   aten::NodeBuilder builder(ir::ops::convolution);
-  builder.Tensor(input);
-  builder.Tensor(weight);
-  builder.OptionalTensor(bias);
-  builder.IntList(stride);
-  builder.IntList(padding);
-  builder.IntList(dilation);
-  builder.Bool(transposed);
-  builder.IntList(output_padding);
-  builder.Int(groups);
+  builder.Add(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
   return builder.Single();
 }
 

@@ -36,8 +36,7 @@ Value Norm(const LoweringContext& cx, Value x, const Number& number) {
 /// grad * (the derivative of norm = Norm(x, p) by x), or 0 where the norm is 0. `grad` and `norm`
 /// lack the last dimension.
 Value NormBackward(Value grad, Value x, Value norm, const Number& number) {
-  Dims axes;
-  for (int64_t i = 0; i + 1 < x.rank(); ++i) axes.push_back(i);
+  const Dims axes = DimsBetween(0, x.rank() - 1);
   grad = BroadcastInDim(grad, x.dims(), axes);
   norm = BroadcastInDim(norm, x.dims(), axes);
   if (!number.constant()) {

@@ -34,10 +34,7 @@ Dims Wrapped(c10::IntArrayRef dims, int64_t rank) {
 /// Applies `op` to x with the dimensions `dims` moved to the end, in this order.
 template <typename Op>
 Value OverLast(Value x, const Dims& dims, Op op) {
-  Dims forward;
-  for (int64_t i = 0; i < x.rank(); ++i) {
-    if (std::find(dims.begin(), dims.end(), i) == dims.end()) forward.push_back(i);
-  }
+  Dims forward = DimsBetween(0, x.rank(), dims);
   forward.insert(forward.end(), dims.begin(), dims.end());
   Dims backward(forward.size());
   for (size_t i = 0; i < forward.size(); ++i) backward[forward[i]] = static_cast<int64_t>(i);

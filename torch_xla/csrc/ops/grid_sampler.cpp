@@ -142,8 +142,7 @@ void CheckModes(int64_t mode, int64_t padding) {
 /// Whether ATen's kernel does the sampling.
 bool CallsKernel(const LoweringContext& cx, Value input) {
   return (input.element() == ElementType::kF32 || input.element() == ElementType::kF64) &&
-         ChooseKernel(cx, "grid_sampler", {}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
-             Kernel::kLibrary;
+         ChoosesLibrary(cx, "grid_sampler");
 }
 
 /// The corners for a grid [N, output…, rank] and an input of the dimensions `dims` [N, C, input…].
@@ -192,8 +191,7 @@ Value Channels(Value x, const Dims& dims) { return BroadcastInDim(x, dims, {0, 1
 
 /// [N, C, …] as rows [N * …, C], and back.
 Value ToRows(Value x) {
-  Dims order = {0};
-  for (int64_t i = 2; i < x.rank(); ++i) order.push_back(i);
+  Dims order = DimsBetween(0, x.rank(), {1});
   order.push_back(1);
   return Reshape(Transpose(x, order), {x.type().num_elements() / x.dim(1), x.dim(1)});
 }

@@ -32,11 +32,6 @@ bool IsInteger(Value x) {
   return x.element() == ElementType::kS64 || x.element() == ElementType::kS32;
 }
 
-bool IsChosen(const LoweringContext& cx, const char* operation) {
-  return ChooseKernel(cx, operation, {}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
-         Kernel::kLibrary;
-}
-
 /// The table [num_weights, columns] of float, with the added rows and zeros; none if a call would
 /// not be the fastest way.
 std::optional<Value> CallAddRows(LoweringContext& cx, const AddedRows& rows, int64_t num_weights) {
@@ -44,7 +39,7 @@ std::optional<Value> CallAddRows(LoweringContext& cx, const AddedRows& rows, int
   const stablehlo::Type type(ElementType::kF32, {num_weights, grad.dim(1)});
   if (!IsFloat(grad) || !IsInteger(index) || (of && !IsInteger(*of)) ||
       (scale && !IsFloat(*scale)) || type.num_elements() == 0 ||
-      !IsChosen(cx, "embedding.gradient")) {
+      !ChoosesLibrary(cx, "embedding.gradient")) {
     return std::nullopt;
   }
   KeepAddedRows(cx, rows);
@@ -60,7 +55,7 @@ std::optional<std::vector<Value>> CallEmbeddingBag(const LoweringContext& cx, co
   const int64_t columns = call.weight.dim(1), indices = call.indices.dim(0);
   if (!IsFloat(call.weight) || !IsInteger(call.indices) || !IsInteger(call.offsets) ||
       (scale && !IsFloat(*scale)) || bags <= 0 || indices == 0 ||
-      call.weight.type().num_elements() == 0 || !IsChosen(cx, "embedding_bag")) {
+      call.weight.type().num_elements() == 0 || !ChoosesLibrary(cx, "embedding_bag")) {
     return std::nullopt;
   }
   std::vector<Value> operands{call.weight, call.indices, call.offsets};
@@ -317,49 +312,6 @@ Value AsColumn(Value x, int64_t columns) { return BroadcastInDim(x, {x.dim(0), c
 /// x [n] cut at its end, or padded with zeros, to [size].
 Value Resized(Value x, int64_t size) { return Pad(x, ScalarLike(x, 0), {0}, {size - x.dim(0)}); }
 
-std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices, Value offsets,
-                                int64_t mode, std::optional<Value> per_sample_weights,
-                                bool include_last_offset, int64_t padding_idx) {
-  const ElementType compute = ComputeType(cx.output_element());
-  const int64_t columns = weight.dim(1);
-  auto results = [&](Value output, Value bag_of, Value sizes, Value best) {
-    return std::vector<Value>{
-        Convert(output, cx.output_element()), Convert(bag_of, cx.output_element(1)),
-        Resized(Convert(sizes, cx.output_element(2)), cx.output_dims(2)[0]), best};
-  };
-  Value best = Constant(cx.builder(), 0, cx.output_type(3));
-  if (mode != kBagMax) {
-    const BagCall call{
-        weight,     indices, offsets, per_sample_weights, mode == kBagMean, include_last_offset,
-        padding_idx};
-    if (const auto made = CallEmbeddingBag(cx, call)) {
-      return results((*made)[0], (*made)[1], (*made)[2], best);
-    }
-  }
-  const Bags bags = FindBags(cx, indices, offsets, include_last_offset, padding_idx);
-  Value rows = Convert(Take(weight, 0, indices), compute);
-  if (per_sample_weights) rows = rows * AsColumn(Convert(*per_sample_weights, compute), columns);
-  const ReduceOp op = mode == kBagMax ? ReduceOp::kMax : ReduceOp::kAdd;
-  Value output = bags.Reduced(rows, ReduceIdentity(cx.builder(), op, compute), op);
-  if (DropsNan(rows, op)) {
-    const Value none = ReduceIdentity(cx.builder(), ReduceOp::kOr, ElementType::kPred);
-    output = NanWhere(bags.Reduced(IsNan(rows), none, ReduceOp::kOr), output);
-  }
-  Value sizes = bags.sizes;
-  if (mode == kBagMean) output = output / AsColumn(Convert(Maximum(sizes, 1), compute), columns);
-  if (mode == kBagMax) {
-    // The first row that has the maximum; -1 for an empty bag.
-    Value empty = AsColumn(Equal(sizes, 0), columns);
-    const int64_t end = indices.dim(0);
-    Value hit = Or(Equal(rows, Take(output, 0, bags.of)), IsNan(rows));
-    Value place = Iota(cx.builder(), {sizes.element(), rows.dims()}, 0);
-    Value first = bags.Reduced(Select(hit, place, end), ScalarLike(place, end), ReduceOp::kMin);
-    best = Select(empty, -1, Convert(Take(indices, 0, first), best.element()));
-    output = Select(empty, 0, output);
-  }
-  return results(output, bags.of, sizes, best);
-}
-
 /// The part of a scatter's source that has the shape of its index.
 Value SourceOf(Value source, Value index) {
   source = AtLeast1d(source);
@@ -483,18 +435,6 @@ Value EmbeddingGradient(LoweringContext& cx, AddedRows added, int64_t num_weight
   return grad;
 }
 
-/// Uses a mask along the dimension, so that all operations on whole arrays are elementwise.
-Value IndexFill(LoweringContext& cx, Value self, int64_t dim, Value index, Value value) {
-  Value x = AtLeast1d(self);
-  dim = WrapDim(dim, self.rank());
-  index = WrapIndex(Flat(index), x.dims()[dim]);
-  stablehlo::Type mask(ElementType::kPred, {x.dims()[dim]}), hits(mask.element, index.dims());
-  Value filled =
-      Put(Constant(cx.builder(), false, mask), 0, index, Constant(cx.builder(), true, hits));
-  filled = BroadcastInDim(filled, x.dims(), {dim});
-  return Reshape(Select(filled, To(value, x.element(), x.dims()), x), cx.output_dims());
-}
-
 }  // namespace
 
 namespace aten {
@@ -535,14 +475,16 @@ Value index_copy(LoweringContext& cx, Value self, int64_t dim, Value index, Valu
   return Reshape(result, cx.output_dims());
 }
 
-Value index_fill_int_Scalar(LoweringContext& cx, Value self, int64_t dim, Value index,
-                            Value value) {
-  return IndexFill(cx, self, dim, index, value);
-}
-
-Value index_fill_int_Tensor(LoweringContext& cx, Value self, int64_t dim, Value index,
-                            Value value) {
-  return IndexFill(cx, self, dim, index, value);
+/// Uses a mask along the dimension, so that all operations on whole arrays are elementwise.
+Value IndexFill(LoweringContext& cx, Value self, int64_t dim, Value index, Value value) {
+  Value x = AtLeast1d(self);
+  dim = WrapDim(dim, self.rank());
+  index = WrapIndex(Flat(index), x.dims()[dim]);
+  stablehlo::Type mask(ElementType::kPred, {x.dims()[dim]}), hits(mask.element, index.dims());
+  Value filled =
+      Put(Constant(cx.builder(), false, mask), 0, index, Constant(cx.builder(), true, hits));
+  filled = BroadcastInDim(filled, x.dims(), {dim});
+  return Reshape(Select(filled, To(value, x.element(), x.dims()), x), cx.output_dims());
 }
 
 Value scatter_src(LoweringContext&, Value self, int64_t dim, Value index, Value src) {
@@ -652,19 +594,48 @@ Value repeat_interleave_Tensor(LoweringContext& cx, Value repeats, std::optional
   return Scan(counts, 0, ReduceOp::kAdd);
 }
 
-std::vector<Value> _embedding_bag(LoweringContext& cx, Value weight, Value indices, Value offsets,
-                                  bool, int64_t mode, bool, std::optional<Value> per_sample_weights,
-                                  bool include_last_offset, int64_t padding_idx) {
-  return EmbeddingBag(cx, weight, indices, offsets, mode, per_sample_weights, include_last_offset,
-                      padding_idx);
-}
-
-std::vector<Value> _embedding_bag_forward_only(LoweringContext& cx, Value weight, Value indices,
-                                               Value offsets, bool, int64_t mode, bool,
-                                               std::optional<Value> per_sample_weights,
-                                               bool include_last_offset, int64_t padding_idx) {
-  return EmbeddingBag(cx, weight, indices, offsets, mode, per_sample_weights, include_last_offset,
-                      padding_idx);
+std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices, Value offsets,
+                                bool /*scale_grad_by_freq*/, int64_t mode, bool /*sparse*/,
+                                std::optional<Value> per_sample_weights, bool include_last_offset,
+                                int64_t padding_idx) {
+  const ElementType compute = ComputeType(cx.output_element());
+  const int64_t columns = weight.dim(1);
+  auto results = [&](Value output, Value bag_of, Value sizes, Value best) {
+    return std::vector<Value>{
+        Convert(output, cx.output_element()), Convert(bag_of, cx.output_element(1)),
+        Resized(Convert(sizes, cx.output_element(2)), cx.output_dims(2)[0]), best};
+  };
+  Value best = Constant(cx.builder(), 0, cx.output_type(3));
+  if (mode != kBagMax) {
+    const BagCall call{
+        weight,     indices, offsets, per_sample_weights, mode == kBagMean, include_last_offset,
+        padding_idx};
+    if (const auto made = CallEmbeddingBag(cx, call)) {
+      return results((*made)[0], (*made)[1], (*made)[2], best);
+    }
+  }
+  const Bags bags = FindBags(cx, indices, offsets, include_last_offset, padding_idx);
+  Value rows = Convert(Take(weight, 0, indices), compute);
+  if (per_sample_weights) rows = rows * AsColumn(Convert(*per_sample_weights, compute), columns);
+  const ReduceOp op = mode == kBagMax ? ReduceOp::kMax : ReduceOp::kAdd;
+  Value output = bags.Reduced(rows, ReduceIdentity(cx.builder(), op, compute), op);
+  if (DropsNan(rows, op)) {
+    const Value none = ReduceIdentity(cx.builder(), ReduceOp::kOr, ElementType::kPred);
+    output = NanWhere(bags.Reduced(IsNan(rows), none, ReduceOp::kOr), output);
+  }
+  Value sizes = bags.sizes;
+  if (mode == kBagMean) output = output / AsColumn(Convert(Maximum(sizes, 1), compute), columns);
+  if (mode == kBagMax) {
+    // The first row that has the maximum; -1 for an empty bag.
+    Value empty = AsColumn(Equal(sizes, 0), columns);
+    const int64_t end = indices.dim(0);
+    Value hit = Or(Equal(rows, Take(output, 0, bags.of)), IsNan(rows));
+    Value place = Iota(cx.builder(), {sizes.element(), rows.dims()}, 0);
+    Value first = bags.Reduced(Select(hit, place, end), ScalarLike(place, end), ReduceOp::kMin);
+    best = Select(empty, -1, Convert(Take(indices, 0, first), best.element()));
+    output = Select(empty, 0, output);
+  }
+  return results(output, bags.of, sizes, best);
 }
 
 Value _embedding_bag_dense_backward(LoweringContext& cx, Value grad, Value indices,

@@ -133,8 +133,7 @@ ir::Value IndexPut(const at::Tensor& self, const Indices& indices, const at::Ten
   aten::NodeBuilder builder(ir::ops::index_put);
   builder.Tensor(self);
   builder.OptionalTensorList(integers);
-  builder.Tensor(values);
-  builder.Bool(accumulate);
+  builder.Add(values, accumulate);
   return aten::GetIrValue(builder.Single());
 }
 

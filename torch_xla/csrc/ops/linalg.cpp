@@ -21,8 +21,7 @@ namespace {
 
 /// x with its last two dimensions swapped.
 Value MatrixTranspose(Value x) {
-  Dims permutation;
-  for (int64_t i = 0; i < x.rank(); ++i) permutation.push_back(i);
+  Dims permutation = DimsBetween(0, x.rank());
   std::swap(permutation[x.rank() - 1], permutation[x.rank() - 2]);
   return Transpose(x, permutation);
 }
@@ -115,8 +114,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::l
         self, b, rcond, driver);
   }
   aten::NodeBuilder builder(ir::ops::linalg_lstsq);
-  builder.Tensor(self);
-  builder.Tensor(b);
+  builder.Add(self, b);
   builder.OptionalFixedDouble(rcond);
   builder.OptionalString(driver);
   return builder.Tuple<4>();

@@ -6,6 +6,7 @@
 
 #include "XLALowerings.h"
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
@@ -22,14 +23,13 @@ bool CallsRows(const LoweringContext& cx, const char* operation, Value x, const 
   const bool is_half = x.element() == ElementType::kBF16;
   if (!is_half && x.element() != ElementType::kF32) return false;
   if (x.rank() < 2 || dims != Dims{x.rank() - 1}) return false;
-  constexpr int64_t kLong = 1000, kMany = 1 << 20, kSome = 1 << 13;
+  using namespace cpu::choices;
   const int64_t elements = x.type().num_elements();
-  return ChooseKernel(cx, operation,
-                      {is_half ? "bf16" : "f32", x.dim(-1) >= kLong ? "long" : "short",
-                       elements >= kMany   ? "many"
-                       : elements >= kSome ? "some"
-                                           : "few"},
-                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
+  return ChoosesLibrary(cx, operation,
+                        {is_half ? "bf16" : "f32", x.dim(-1) >= kLongRow ? "long" : "short",
+                         elements >= kManyOfRows   ? "many"
+                         : elements >= kSomeOfRows ? "some"
+                                                   : "few"});
 }
 
 /// Whether a call is the fastest way to the row sums of log-softmax over `dims`.

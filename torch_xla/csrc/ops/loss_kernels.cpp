@@ -96,12 +96,10 @@ at::Tensor XLANativeFunctions::multi_margin_loss(const at::Tensor& self, const a
   aten::CheckIndex("aten::multi_margin_loss", target, 0, aten::SizeAt(self, -1), {},
                    aten::kRuntimeError);
   aten::NodeBuilder builder(ir::ops::multi_margin_loss);
-  builder.Tensor(self);
-  builder.Tensor(target);
+  builder.Add(self, target);
   builder.FixedScalar(p);
   builder.ConstantScalar(margin);
-  builder.OptionalTensor(weight);
-  builder.Int(reduction);
+  builder.Add(weight, reduction);
   const at::Tensor loss = builder.Single();
   // The Meta kernel gives a single sample a dimension.
   return reduction == at::Reduction::None ? loss.view(target.sizes()) : loss;
@@ -113,9 +111,7 @@ std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::multilabel_margin_loss_fo
   aten::CheckIndex("aten::multilabel_margin_loss", target, -1, aten::SizeAt(self, -1), {},
                    aten::kRuntimeError);
   aten::NodeBuilder builder(ir::ops::multilabel_margin_loss_forward);
-  builder.Tensor(self);
-  builder.Tensor(target);
-  builder.Int(reduction);
+  builder.Add(self, target, reduction);
   auto [loss, is_target] = builder.Tuple<2>();
   // The Meta kernel gives a single sample a dimension.
   return {target.dim() <= 1 ? loss.view(at::IntArrayRef()) : loss, is_target};
@@ -155,15 +151,9 @@ at::Tensor XLANativeFunctions::_ctc_loss_backward(
     const at::Tensor& neg_log_likelihood, const at::Tensor& log_alpha, int64_t blank,
     bool zero_infinity) {
   aten::NodeBuilder builder(ir::ops::_ctc_loss_backward_Tensor);
-  builder.Tensor(grad);
-  builder.Tensor(log_probs);
-  builder.Tensor(LabelRows(targets, target_lengths));
-  builder.Tensor(OnDevice(input_lengths, log_probs));
-  builder.Tensor(OnDevice(target_lengths, log_probs));
-  builder.Tensor(neg_log_likelihood);
-  builder.Tensor(log_alpha);
-  builder.Int(blank);
-  builder.Bool(zero_infinity);
+  builder.Add(grad, log_probs, LabelRows(targets, target_lengths),
+              OnDevice(input_lengths, log_probs), OnDevice(target_lengths, log_probs),
+              neg_log_likelihood, log_alpha, blank, zero_infinity);
   builder.Like(log_probs);
   return builder.Single();
 }

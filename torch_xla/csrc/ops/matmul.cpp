@@ -7,6 +7,7 @@
 #include "XLAOps.h"
 #include "aten/bridge.h"
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "ir/attributes.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
@@ -258,14 +259,16 @@ Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t ro
   const ElementType element = lhs.element();
   const int64_t products = cx.output_type().num_elements() * lhs.dim(lhs.rank() - 1);
   // XLA:CPU's library does not take a transposed lhs, so other implementations win earlier.
-  const int64_t long_ones = transposed.lhs ? 1 << 21 : 1 << 22;
+  const int64_t long_ones =
+      transposed.lhs ? cpu::choices::kLongTransposed : cpu::choices::kLongProduct;
   return ChooseKernel(
       cx, "matmul",
       {runtime::MlirName(element),
-       rows <= 4               ? "few"
-       : rows <= cpu::kFewRows ? "some"
-                               : "many",
-       transposed.rhs ? "transposed" : "plain", products < (1 << 15) ? "small" : "large",
+       rows <= cpu::choices::kFewestRows ? "few"
+       : rows <= cpu::choices::kFewRows  ? "some"
+                                         : "many",
+       transposed.rhs ? "transposed" : "plain",
+       products < cpu::choices::kLargeProduct ? "small" : "large",
        MultipliesNatively(element) ? "native" : "other", products < long_ones ? "short" : "long",
        transposed.lhs ? "transposed" : "plain"},
       possible);

@@ -58,8 +58,7 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
     }
   }
   static constexpr std::string_view kNames[] = {"layer_norm", "group_norm", "batch_norm"};
-  return ChooseKernel(cx, kNames[static_cast<int64_t>(form.kind)], {},
-                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
+  return ChoosesLibrary(cx, kNames[static_cast<int64_t>(form.kind)]);
 }
 
 /// Output, mean and inverse standard deviation in the shapes of the node's results, then the new
@@ -138,26 +137,13 @@ using stablehlo::ReduceOp;
 using stablehlo::Reshape;
 using stablehlo::Subtract;
 
-/// Dimensions from `first` up to `last`.
-Dims Range(int64_t first, int64_t last) {
-  Dims dims;
-  for (int64_t i = first; i < last; ++i) dims.push_back(i);
-  return dims;
-}
-
 /// The shape in which the input is normalized, and the purpose of each dimension.
 struct Axes {
   Dims dims;     // the input is reshaped to this
   Dims moments;  // dimensions that mean and variance are taken over
   Dims affine;   // dimensions that weight and bias have
 
-  Dims Without(const Dims& excluded) const {
-    Dims rest;
-    for (int64_t i = 0; i < static_cast<int64_t>(dims.size()); ++i) {
-      if (std::find(excluded.begin(), excluded.end(), i) == excluded.end()) rest.push_back(i);
-    }
-    return rest;
-  }
+  Dims Without(const Dims& excluded) const { return DimsBetween(0, std::ssize(dims), excluded); }
   /// A value with the dimensions `axes` in the element type `element`, broadcast to `dims`.
   Value Spread(Value x, ElementType element, const Dims& axes) const {
     Dims sizes;
@@ -185,7 +171,7 @@ Axes BatchAxes(const Dims& dims) {
 
 Axes LayerAxes(const Dims& dims, c10::IntArrayRef normalized_shape) {
   const auto rank = static_cast<int64_t>(dims.size());
-  const Dims inner = Range(rank - static_cast<int64_t>(normalized_shape.size()), rank);
+  const Dims inner = DimsBetween(rank - static_cast<int64_t>(normalized_shape.size()), rank);
   return {dims, inner, inner};
 }
 
@@ -289,7 +275,7 @@ NormalizedForm FormOf(const Axes& axes) {
   }
   if (axes.affine == outer) {
     return {NormalizedGroups::kBatch, dims[0], 1, dims[1],
-            product(Range(2, static_cast<int64_t>(dims.size())))};
+            product(DimsBetween(2, std::ssize(dims)))};
   }
   return {NormalizedGroups::kGroups, dims[0], dims[1], dims[2], dims[3]};
 }
@@ -456,9 +442,7 @@ std::vector<at::Tensor> WithRunningStatistics(const std::vector<at::Tensor>& of,
                                               const std::array<OptionalTensor, 2>& running,
                                               double momentum, double eps) {
   aten::NodeBuilder builder(ir::ops::batch_norm);
-  builder.Tensor(input);
-  builder.OptionalTensor(weight);
-  builder.OptionalTensor(bias);
+  builder.Add(input, weight, bias);
   ir::OutputShapes shapes;
   auto add = [&](const at::Tensor& like) {
     shapes.shapes.push_back(ir::GetShape(like.scalar_type(), like.sizes()));
@@ -468,8 +452,7 @@ std::vector<at::Tensor> WithRunningStatistics(const std::vector<at::Tensor>& of,
     builder.OptionalTensor(statistic);
     if (statistic && statistic->defined()) add(*statistic);
   }
-  builder.Double(momentum);
-  builder.Double(eps);
+  builder.Add(momentum, eps);
   const std::vector<at::Tensor> results = builder.List(shapes);
   size_t next = of.size();
   for (const OptionalTensor& statistic : running) {
@@ -485,14 +468,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(
   TORCH_CHECK(!training || input.numel() > 0,
               "input tensor must have at least one element, but got input_sizes = ", input.sizes());
   aten::NodeBuilder builder(ir::ops::native_batch_norm);
-  builder.Tensor(input);
-  builder.OptionalTensor(weight);
-  builder.OptionalTensor(bias);
-  builder.OptionalTensor(running_mean);
-  builder.OptionalTensor(running_var);
-  builder.Bool(training);
-  builder.Double(momentum);
-  builder.Double(eps);
+  builder.Add(input, weight, bias, running_mean, running_var, training, momentum, eps);
   auto [output, save_mean, save_invstd] = builder.Tuple<3>();
   if (training &&
       ((running_mean && running_mean->defined()) || (running_var && running_var->defined()))) {

@@ -10,6 +10,7 @@
 
 #include "XLALowerings.h"
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
@@ -26,11 +27,8 @@ std::optional<Value> CallPointwise(const LoweringContext& cx, const std::vector<
     return std::nullopt;
   }
   // A smaller array fuses with the operations around it.
-  const bool is_large = type.num_elements() >= 1 << 12;
-  if (ChooseKernel(cx, "pointwise", {name, is_large ? "large" : "small"},
-                   {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
-    return std::nullopt;
-  }
+  const bool is_large = type.num_elements() >= cpu::choices::kLargePointwise;
+  if (!ChoosesLibrary(cx, "pointwise", {name, is_large ? "large" : "small"})) return std::nullopt;
   return CallLibrary(cpu::kPointwiseTarget, operands, {type}, cpu::PointwiseCall{function})[0];
 }
 
@@ -135,12 +133,6 @@ Value FloorDivideFloats(Value a, Value b) {
   floor = Select(exact - floor > 0.5, floor + 1, floor);
   Value signed_zero = quotient * 0;
   return Select(Equal(b, 0), quotient, Select(Equal(exact, 0), signed_zero, floor));
-}
-
-Value FloorDivide(LoweringContext& cx, Value self, Value other) {
-  auto [a, b] = ToCompute(cx, self, other);
-  const bool integers = runtime::IsInteger(a.element());
-  return ToOutput(cx, integers ? FloorDivideIntegers(a, b) : FloorDivideFloats(a, b));
 }
 
 /// The operand that is not NaN, or else the result of `op`.
@@ -254,17 +246,6 @@ Value trunc(LoweringContext& cx, Value self) { return Rounded(cx, self, Truncate
 
 // ---- Several operands
 
-// a + alpha * b; of bools, a or (alpha and b).
-Value AddScaled(LoweringContext& cx, Value self, Value other, Value scale) {
-  auto [a, b, alpha] = ToCompute(cx, self, other, scale);
-  return ToOutput(cx, a + alpha * b);
-}
-
-Value SubtractScaled(LoweringContext& cx, Value self, Value other, Value scale) {
-  auto [a, b, alpha] = ToCompute(cx, self, other, scale);
-  return ToOutput(cx, a - alpha * b);
-}
-
 Value acos(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Acos); }
 Value asin(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Asin); }
 Value atan(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Atan); }
@@ -333,10 +314,6 @@ Value PowOfNumber(LoweringContext& cx, Value self, Value exponent) {
   return Select(Equal(ToOutput(cx, self), 1), FullLike(power, 1), power);
 }
 
-Value ReverseSubtract(LoweringContext& cx, Value self, Value other, Value alpha) {
-  return SubtractScaled(cx, other, self, alpha);
-}
-
 // NaN in the operand or a bound gives NaN; where low > high, high wins.
 Value Clamp(LoweringContext& cx, Value self, std::optional<Value> min, std::optional<Value> max) {
   Value x = ToOutput(cx, self);
@@ -373,19 +350,16 @@ Value ClampMin(LoweringContext& cx, Value self, Value min) {
 }
 
 // PyTorch and StableHLO agree on shifts by a negative number or by all bits.
-Value bitwise_left_shift_Tensor(LoweringContext& cx, Value self, Value other) {
-  return ShiftLeft(ToOutput(cx, self), ToOutput(cx, other));
-}
-
 Value bitwise_right_shift_Tensor(LoweringContext& cx, Value self, Value other) {
   Value x = ToOutput(cx, self), amount = ToOutput(cx, other);
   return runtime::IsSigned(x.element()) ? ShiftRightArithmetic(x, amount)
                                         : ShiftRightLogical(x, amount);
 }
 
-Value copysign_Tensor(LoweringContext& cx, Value self, Value other) {
-  auto [x, sign] = ToCompute(cx, self, other);
-  return ToOutput(cx, CopySign(x, sign));
+Value FloorDivide(LoweringContext& cx, Value self, Value other) {
+  auto [a, b] = ToCompute(cx, self, other);
+  const bool integers = runtime::IsInteger(a.element());
+  return ToOutput(cx, integers ? FloorDivideIntegers(a, b) : FloorDivideFloats(a, b));
 }
 
 Value div_Tensor_mode(LoweringContext& cx, Value self, Value other,
@@ -395,10 +369,6 @@ Value div_Tensor_mode(LoweringContext& cx, Value self, Value other,
   Value quotient = SafeDivide(a, b);
   const bool truncate = rounding_mode == "trunc" && runtime::IsFloat(quotient.element());
   return ToOutput(cx, truncate ? Truncate(quotient) : quotient);
-}
-
-Value floor_divide(LoweringContext& cx, Value self, Value other) {
-  return FloorDivide(cx, self, other);
 }
 
 Value fmax(LoweringContext& cx, Value self, Value other) {

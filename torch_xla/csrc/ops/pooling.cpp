@@ -37,9 +37,7 @@ std::optional<Value> CallMaxPoolBackward(const LoweringContext& cx, Value grad_o
   const int64_t planes = Product(dims, 0, rank - pooled);
   const int64_t inputs = Product(dims, rank - pooled, rank);
   if ((element != ElementType::kF32 && element != ElementType::kF64) ||
-      inputs > std::numeric_limits<int32_t>::max() ||
-      ChooseKernel(cx, "max_pool.gradient", {}, {Kernel::kStableHlo, Kernel::kLibrary}) !=
-          Kernel::kLibrary) {
+      inputs > std::numeric_limits<int32_t>::max() || !ChoosesLibrary(cx, "max_pool.gradient")) {
     return std::nullopt;
   }
   const int64_t outputs = Product(grad_output.dims(), rank - pooled, rank);
@@ -332,10 +330,7 @@ std::vector<Value> MaxPool(LoweringContext& cx, int64_t pooled, Value x, const C
   for (int64_t dim = x.rank() - 1; dim >= x.rank() - pooled; --dim) {
     Value values = cut(best, dim), places = cut(index, dim);
     best = Extreme(cx, values, {dim + 1}, ReduceOp::kMax);
-    Dims axes;
-    for (int64_t i = 0; i <= x.rank(); ++i) {
-      if (i != dim + 1) axes.push_back(i);
-    }
+    const Dims axes = DimsBetween(0, x.rank() + 1, {dim + 1});
     Value hit = Equal(values, BroadcastInDim(best, values.dims(), axes));
     constexpr int64_t kNone = std::numeric_limits<int32_t>::max();
     Value first = Reduce(Select(hit, places, kNone), {dim + 1}, ReduceOp::kMin);

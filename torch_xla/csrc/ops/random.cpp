@@ -32,9 +32,7 @@ class Stream {
  public:
   explicit Stream(Value state) : state_(state) {}
   Stream(const LoweringContext& cx, Value seed) : state_(seed) {
-    calls_ = runtime::ByteWidth(seed.element()) == 8 &&
-             ChooseKernel(cx, "random.bits", {}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
-                 Kernel::kLibrary;
+    calls_ = runtime::ByteWidth(seed.element()) == 8 && ChoosesLibrary(cx, "random.bits");
     if (!calls_) state_ = StateAfter(0);
   }
 

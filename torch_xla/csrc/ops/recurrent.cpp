@@ -27,8 +27,7 @@ Value Gates(const std::vector<Value>& gates) { return stablehlo::Concatenate(gat
 bool CallsLibrary(const LoweringContext& cx, Value x, Cell kind) {
   // The loops of plain cells are as fast without a call.
   if (x.element() != ElementType::kF32 || NumGates(kind) == 1) return false;
-  return ChooseKernel(cx, "recurrent", {"f32"}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
-         Kernel::kLibrary;
+  return ChoosesLibrary(cx, "recurrent", {"f32"});
 }
 
 std::vector<stablehlo::Type> OutputTypes(const LoweringContext& cx) {

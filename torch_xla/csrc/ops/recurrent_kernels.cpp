@@ -47,11 +47,8 @@ std::vector<at::Tensor> Recurrent(const Sequence& x, Cell kind, bool reverse, bo
   if (keeps && kind == Cell::kLstm) results.shapes.push_back(output);
   ir::ops::recurrent.counter->Add();
   aten::NodeBuilder builder(ir::ops::recurrent);
-  for (const at::Tensor& tensor : {x.gates, x.weight, x.bias, x.hidden}) builder.Tensor(tensor);
-  builder.OptionalTensor(x.cell);
-  builder.Int(static_cast<int64_t>(kind));
-  builder.Bool(reverse);
-  builder.Bool(keeps);
+  builder.Add(x.gates, x.weight, x.bias, x.hidden, x.cell, static_cast<int64_t>(kind), reverse,
+              keeps);
   return builder.List(results);
 }
 
@@ -67,12 +64,9 @@ std::vector<at::Tensor> RecurrentBackward(const at::Tensor& grad,
   if (kind == Cell::kGru) shapes.shapes.push_back(shapes.shapes[0]);
   ir::ops::recurrent_backward.counter->Add();
   aten::NodeBuilder builder(ir::ops::recurrent_backward);
-  for (const at::Tensor& tensor : {grad, x.weight, x.hidden}) builder.Tensor(tensor);
+  builder.Add(grad, x.weight, x.hidden);
   builder.TensorList(states);
-  builder.OptionalTensor(x.cell);
-  builder.OptionalTensor(grad_cell);
-  builder.Int(static_cast<int64_t>(kind));
-  builder.Bool(reverse);
+  builder.Add(x.cell, grad_cell, static_cast<int64_t>(kind), reverse);
   return builder.List(shapes);
 }
 

@@ -13,6 +13,7 @@
 #include "XLAOps.h"
 #include "aten/node_builder.h"
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
@@ -22,6 +23,8 @@
 
 namespace torch_xla::lowering {
 namespace {
+
+namespace choices = cpu::choices;
 
 bool IsLast(const Dims& dims, int64_t rank) {
   return std::all_of(dims.begin(), dims.end(),
@@ -42,11 +45,10 @@ std::optional<Value> CallReduction(const LoweringContext& cx, std::string_view n
     }
   }
   if (length <= 1 || x.type().num_elements() == 0) return std::nullopt;
-  if (ChooseKernel(
+  if (!ChoosesLibrary(
           cx, name,
           {IsLast(dims, x.rank()) ? "last" : "others", length >= is_long ? "long" : "short",
-           x.type().num_elements() >= large ? "large" : "small"},
-          {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
+           x.type().num_elements() >= large ? "large" : "small"})) {
     return std::nullopt;
   }
   cpu::Words words = cpu::ToWords(cpu::ReductionCall{operation, p});
@@ -64,22 +66,26 @@ bool IsWide(Value x) {
 std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dims) {
   // XLA converts bfloat16 to float one element after the other.
   const bool is_half = x.element() == ElementType::kBF16 && IsLast(dims, x.rank());
-  if (is_half) return CallReduction(cx, "sum", x, dims, 1 << 14, 64, cpu::Reduction::kSum);
+  if (is_half)
+    return CallReduction(cx, "sum", x, dims, choices::kLargeHalfSum, choices::kLongHalfSum,
+                         cpu::Reduction::kSum);
   if (!IsWide(x)) return std::nullopt;
-  return CallReduction(cx, "sum", x, dims, 1 << 17, 1024, cpu::Reduction::kSum);
+  return CallReduction(cx, "sum", x, dims, choices::kLargeSum, choices::kLongSum,
+                       cpu::Reduction::kSum);
 }
 
 std::optional<Value> CallProduct(const LoweringContext& cx, Value x, const Dims& dims) {
   // ATen's kernel takes one dimension. Several dimensions at the end are dense, so they are one.
   if (!IsWide(x) || !IsLast(dims, x.rank())) return std::nullopt;
-  return CallReduction(cx, "product", x, dims, 1 << 14, 64, cpu::Reduction::kProduct);
+  return CallReduction(cx, "product", x, dims, choices::kLargeMultiplied, choices::kLongMultiplied,
+                       cpu::Reduction::kProduct);
 }
 
 /// kMax or kMin, which are NaN if an element is NaN.
 std::optional<Value> CallExtreme(const LoweringContext& cx, Value x, const Dims& dims,
                                  ReduceOp op) {
   if (!runtime::IsFloat(x.element())) return std::nullopt;
-  return CallReduction(cx, "extreme", x, dims, 1 << 14, 1024,
+  return CallReduction(cx, "extreme", x, dims, choices::kLargeExtreme, choices::kLongExtreme,
                        op == ReduceOp::kMax ? cpu::Reduction::kMax : cpu::Reduction::kMin);
 }
 
@@ -87,7 +93,8 @@ std::optional<Value> CallExtreme(const LoweringContext& cx, Value x, const Dims&
 std::optional<Value> CallNorm(const LoweringContext& cx, Value x, const Dims& dims, double p) {
   if (!IsWide(x) || !(p > 0)) return std::nullopt;
   // XLA need not have the elements in memory to sum them.
-  return CallReduction(cx, "norm", x, dims, 1 << 13, 64, cpu::Reduction::kNorm, p);
+  return CallReduction(cx, "norm", x, dims, choices::kLargeNorm, choices::kLongNorm,
+                       cpu::Reduction::kNorm, p);
 }
 
 /// The sum over `dims` of the first operand of the node that is being lowered, in float if it is
@@ -101,11 +108,8 @@ std::optional<Value> CallColumnSums(LoweringContext& cx, Value x, const Dims& di
     return std::nullopt;
   }
   const Dims kept(x.dims().begin() + reduced, x.dims().end());
-  const bool is_large = x.type().num_elements() >= 1 << 12;
-  if (ChooseKernel(cx, "column_sums", {is_large ? "large" : "small"},
-                   {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
-    return std::nullopt;
-  }
+  const bool is_large = x.type().num_elements() >= choices::kLargeColumnSums;
+  if (!ChoosesLibrary(cx, "column_sums", {is_large ? "large" : "small"})) return std::nullopt;
   return CallLibrary(cpu::kColumnSumsTarget, {x}, {{ElementType::kF32, kept}})[0];
 }
 
@@ -125,11 +129,8 @@ bool IsTrivialScan(Value x) { return x.rank() == 0 || x.type().num_elements() ==
 
 std::optional<Value> CallDot(const LoweringContext& cx, Value x, Value y) {
   if (!IsWide(x) || x.element() != y.element()) return std::nullopt;
-  const bool is_large = x.type().num_elements() >= 1 << 12;
-  if (ChooseKernel(cx, "dot", {is_large ? "large" : "small"},
-                   {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
-    return std::nullopt;
-  }
+  const bool is_large = x.type().num_elements() >= choices::kLargeDot;
+  if (!ChoosesLibrary(cx, "dot", {is_large ? "large" : "small"})) return std::nullopt;
   return CallLibrary(cpu::kDotTarget, {x, y}, {{x.element(), {}}})[0];
 }
 
@@ -176,11 +177,6 @@ Dims Wrapped(DimList dims, Value x) { return ReductionDims(dims, x.rank()); }
 Dims OneDim(int64_t dim, Value x) { return ReductionDims(c10::IntArrayRef(dim), x.rank()); }
 Dims AllDims(Value x) { return ReductionDims(std::nullopt, x.rank()); }
 
-/// For `all` and `any`, where () reduces no dimension; elsewhere it reduces all dimensions.
-Dims LogicalDims(DimList dims, Value x) {
-  return dims && dims->empty() ? Dims{} : Wrapped(dims, x);
-}
-
 /// How many elements go into one result.
 int64_t Count(Value x, const Dims& dims) {
   int64_t count = 1;
@@ -205,7 +201,7 @@ Value Product(LoweringContext& cx, Value x, const Dims& dims) {
   return Finish(cx, called ? *called : Reduce(x, dims, ReduceOp::kMul));
 }
 
-Value LogicalReduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op) {
+Value Logical(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op) {
   return Finish(cx, Reduce(Convert(x, ElementType::kPred), dims, op));
 }
 
@@ -221,33 +217,6 @@ Value Added(LoweringContext& cx, Value x, const Dims& dims) {
 
 Value Mean(LoweringContext& cx, Value x, const Dims& dims) {
   return Finish(cx, Added(cx, x, dims) / Count(x, dims));
-}
-
-/// PyTorch has no extremes of complex numbers, except of an empty tensor.
-Value Extremes(LoweringContext& cx, Value x, c10::IntArrayRef dim, ReduceOp op) {
-  if (cx.output_type().num_elements() == 0) return Constant(x.builder(), 0, cx.output_type());
-  return Finish(cx, Extreme(cx, x, Wrapped(dim, x), op));
-}
-
-/// The extreme of all elements. Of PyTorch's kernels only Meta's accepts empty tensors.
-Value ExtremeOfAll(LoweringContext& cx, Value x, ReduceOp op) {
-  TORCH_CHECK(x.type().num_elements() > 0,
-              "Expected reduction dim to be specified for "
-              "input.numel() == 0. Specify the reduction dim with the 'dim' argument.");
-  return Finish(cx, Extreme(cx, x, AllDims(x), op));
-}
-
-Value ArgExtreme(LoweringContext& cx, Value x, std::optional<int64_t> dim, ReduceOp op) {
-  if (!dim) x = Reshape(x, {Count(x, AllDims(x))});
-  const Dims dims = OneDim(dim.value_or(0), x);
-  return Finish(cx, FirstIndex(x, Extreme(cx, x, dims, op), dims));
-}
-
-std::vector<Value> ExtremeWithIndex(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
-  const Dims dims = OneDim(dim, x);
-  TORCH_CHECK_INDEX(Count(x, dims) > 0, "Expected reduction dim ", dim, " to have non-zero size.");
-  Value extreme = Extreme(cx, x, dims, op);
-  return {Finish(cx, extreme), Finish(cx, FirstIndex(x, extreme, dims), 1)};
 }
 
 struct Moments {
@@ -277,20 +246,6 @@ Moments MeanAndVariance(LoweringContext& cx, Value x, DimList dim,
   return {mean, variance(Real(centered)) + variance(Imag(centered))};
 }
 
-Value Cumulated(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
-  return ToOutput(cx, Scan(Accumulable(cx, x), WrapDim(dim, x.rank()), op));
-}
-
-/// The last index of the extreme of each prefix. NaN is more extreme than every number.
-std::vector<Value> CumulatedExtreme(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
-  dim = WrapDim(dim, x.rank());
-  if (IsTrivialScan(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
-  Value extreme = Scan(x, dim, op);
-  Value place = Iota(cx.builder(), {IndexElement(x.dim(dim)), x.dims()}, dim);
-  place = Select(Or(Equal(x, extreme), IsNan(x)), place, 0);
-  return {extreme, Convert(Scan(place, dim, ReduceOp::kMax), cx.output_element(1))};
-}
-
 /// log(exp(a) + exp(b)) from the larger operand (by real part) and the difference.
 Value LogAddExp(Value a, Value b) {
   const bool complex = runtime::IsComplex(a.element());
@@ -310,24 +265,63 @@ bool IsReal(Value x) { return !runtime::IsComplex(x.element()); }
 
 bool IsInexact(Value x) { return runtime::IsFloat(x.element()) || runtime::IsComplex(x.element()); }
 
-Value all(LoweringContext& cx, Value self) {
-  return LogicalReduced(cx, self, AllDims(self), ReduceOp::kAnd);
+Value LogicalReduced(LoweringContext& cx, ReduceOp op, Value self) {
+  return Logical(cx, self, AllDims(self), op);
 }
 
-Value all_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
-  return LogicalReduced(cx, self, OneDim(dim, self), ReduceOp::kAnd);
+Value LogicalReduced(LoweringContext& cx, ReduceOp op, Value self, int64_t dim, bool /*keepdim*/) {
+  return Logical(cx, self, OneDim(dim, self), op);
 }
 
-Value all_dims(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/) {
-  return LogicalReduced(cx, self, LogicalDims(dim, self), ReduceOp::kAnd);
+/// Here () reduces no dimension; elsewhere it reduces all dimensions.
+Value LogicalReduced(LoweringContext& cx, ReduceOp op, Value self, DimList dim, bool /*keepdim*/) {
+  return Logical(cx, self, dim && dim->empty() ? Dims{} : Wrapped(dim, self), op);
 }
 
-Value amax(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
-  return Extremes(cx, self, dim, ReduceOp::kMax);
+/// PyTorch has no extremes of complex numbers, except of an empty tensor.
+Value Extremes(LoweringContext& cx, ReduceOp op, Value self, c10::IntArrayRef dim,
+               bool /*keepdim*/) {
+  if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
+  return Finish(cx, Extreme(cx, self, Wrapped(dim, self), op));
 }
 
-Value amin(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
-  return Extremes(cx, self, dim, ReduceOp::kMin);
+/// The extreme of all elements. Of PyTorch's kernels only Meta's accepts empty tensors.
+Value ExtremeOfAll(LoweringContext& cx, ReduceOp op, Value self) {
+  TORCH_CHECK(self.type().num_elements() > 0,
+              "Expected reduction dim to be specified for "
+              "input.numel() == 0. Specify the reduction dim with the 'dim' argument.");
+  return Finish(cx, Extreme(cx, self, AllDims(self), op));
+}
+
+Value ArgExtreme(LoweringContext& cx, ReduceOp op, Value self, std::optional<int64_t> dim,
+                 bool /*keepdim*/) {
+  if (!dim) self = Reshape(self, {Count(self, AllDims(self))});
+  const Dims dims = OneDim(dim.value_or(0), self);
+  return Finish(cx, FirstIndex(self, Extreme(cx, self, dims, op), dims));
+}
+
+std::vector<Value> ExtremeWithIndex(LoweringContext& cx, ReduceOp op, Value self, int64_t dim,
+                                    bool /*keepdim*/) {
+  const Dims dims = OneDim(dim, self);
+  TORCH_CHECK_INDEX(Count(self, dims) > 0, "Expected reduction dim ", dim,
+                    " to have non-zero size.");
+  Value extreme = Extreme(cx, self, dims, op);
+  return {Finish(cx, extreme), Finish(cx, FirstIndex(self, extreme, dims), 1)};
+}
+
+Value Cumulated(LoweringContext& cx, ReduceOp op, Value self, int64_t dim,
+                std::optional<c10::ScalarType> /*dtype*/) {
+  return ToOutput(cx, Scan(Accumulable(cx, self), WrapDim(dim, self.rank()), op));
+}
+
+/// The last index of the extreme of each prefix. NaN is more extreme than every number.
+std::vector<Value> CumulatedExtreme(LoweringContext& cx, ReduceOp op, Value self, int64_t dim) {
+  dim = WrapDim(dim, self.rank());
+  if (IsTrivialScan(self)) return {self, Constant(cx.builder(), 0, cx.output_type(1))};
+  Value extreme = Scan(self, dim, op);
+  Value place = Iota(cx.builder(), {IndexElement(self.dim(dim)), self.dims()}, dim);
+  place = Select(Or(Equal(self, extreme), IsNan(self)), place, 0);
+  return {extreme, Convert(Scan(place, dim, ReduceOp::kMax), cx.output_element(1))};
 }
 
 std::vector<Value> aminmax(LoweringContext& cx, Value self, std::optional<int64_t> dim,
@@ -335,44 +329,6 @@ std::vector<Value> aminmax(LoweringContext& cx, Value self, std::optional<int64_
   const Dims dims = dim ? OneDim(*dim, self) : AllDims(self);
   return {Finish(cx, Extreme(cx, self, dims, ReduceOp::kMin)),
           Finish(cx, Extreme(cx, self, dims, ReduceOp::kMax), 1)};
-}
-
-Value any(LoweringContext& cx, Value self) {
-  return LogicalReduced(cx, self, AllDims(self), ReduceOp::kOr);
-}
-
-Value any_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
-  return LogicalReduced(cx, self, OneDim(dim, self), ReduceOp::kOr);
-}
-
-Value any_dims(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/) {
-  return LogicalReduced(cx, self, LogicalDims(dim, self), ReduceOp::kOr);
-}
-
-Value argmax(LoweringContext& cx, Value self, std::optional<int64_t> dim, bool /*keepdim*/) {
-  return ArgExtreme(cx, self, dim, ReduceOp::kMax);
-}
-
-Value argmin(LoweringContext& cx, Value self, std::optional<int64_t> dim, bool /*keepdim*/) {
-  return ArgExtreme(cx, self, dim, ReduceOp::kMin);
-}
-
-std::vector<Value> cummax(LoweringContext& cx, Value self, int64_t dim) {
-  return CumulatedExtreme(cx, self, dim, ReduceOp::kMax);
-}
-
-std::vector<Value> cummin(LoweringContext& cx, Value self, int64_t dim) {
-  return CumulatedExtreme(cx, self, dim, ReduceOp::kMin);
-}
-
-Value cumprod(LoweringContext& cx, Value self, int64_t dim,
-              std::optional<c10::ScalarType> /*dtype*/) {
-  return Cumulated(cx, self, dim, ReduceOp::kMul);
-}
-
-Value cumsum(LoweringContext& cx, Value self, int64_t dim,
-             std::optional<c10::ScalarType> /*dtype*/) {
-  return Cumulated(cx, self, dim, ReduceOp::kAdd);
 }
 
 Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, DimList dim,
@@ -450,12 +406,6 @@ Value logsumexp(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*ke
   return Finish(cx, Log(Reduce(terms, dims, ReduceOp::kAdd)) + maximum);
 }
 
-Value max(LoweringContext& cx, Value self) { return ExtremeOfAll(cx, self, ReduceOp::kMax); }
-
-std::vector<Value> max_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
-  return ExtremeWithIndex(cx, self, dim, ReduceOp::kMax);
-}
-
 Value mean(LoweringContext& cx, Value self, std::optional<c10::ScalarType> /*dtype*/) {
   return Mean(cx, self, AllDims(self));
 }
@@ -463,12 +413,6 @@ Value mean(LoweringContext& cx, Value self, std::optional<c10::ScalarType> /*dty
 Value mean_dim(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/,
                std::optional<c10::ScalarType> /*dtype*/) {
   return Mean(cx, self, Wrapped(dim, self));
-}
-
-Value min(LoweringContext& cx, Value self) { return ExtremeOfAll(cx, self, ReduceOp::kMin); }
-
-std::vector<Value> min_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
-  return ExtremeWithIndex(cx, self, dim, ReduceOp::kMin);
 }
 
 Value prod(LoweringContext& cx, Value self, std::optional<c10::ScalarType> /*dtype*/) {
@@ -516,7 +460,7 @@ std::vector<Value> Norms(LoweringContext& cx, const std::vector<Value>& arrays) 
   const ElementType element = arrays[0].element();
   std::vector<Value> results;
   if ((element == ElementType::kF32 || element == ElementType::kBF16) &&
-      ChooseKernel(cx, "norms", {}, {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary) {
+      ChoosesLibrary(cx, "norms")) {
     const std::vector<stablehlo::Type> types(arrays.size(), {ElementType::kF32, {}});
     results = CallLibrary(cpu::kNormsTarget, arrays, types);
   } else {

@@ -100,12 +100,9 @@ Value SetDiagonal(Value background, Value values, int64_t offset, int64_t dim1, 
   dim1 = WrapDim(dim1, background.rank());
   dim2 = WrapDim(dim2, background.rank());
   // Broadcast each value along its row, and let a mask select the place on the diagonal.
-  Dims placed = values.dims(), mapping;
+  Dims placed = values.dims(), mapping = DimsBetween(0, background.rank(), {dim1, dim2});
   placed.back() = dims[dim1];
   values = Place(values, placed, values.rank() - 1, std::max<int64_t>(-offset, 0), 1);
-  for (int64_t i = 0; i < background.rank(); ++i) {
-    if (i != dim1 && i != dim2) mapping.push_back(i);
-  }
   mapping.push_back(dim1);
   Type type(IndexElement(std::max(dims[dim1], dims[dim2])), dims);
   Value row = Iota(background.builder(), type, dim1), column = Iota(row.builder(), type, dim2);

@@ -245,11 +245,7 @@ Value Degree(Value n) { return Convert(Select(Abs(n) < 0x1p63, n, -1), ElementTy
 
 Value PolynomialOfDegree(Value x, Value n, const Family& family) {
   // Degrees differ by element, so iterate until the largest degree is reached.
-  const Dims all = [&] {
-    Dims dims;
-    for (int64_t i = 0; i < n.rank(); ++i) dims.push_back(i);
-    return dims;
-  }();
+  const Dims all = DimsBetween(0, n.rank());
   auto last = [&](Value q) {
     Value done = Or(family.known, IsNan(q));
     return Reduce(Select(done, -1, n), all, ReduceOp::kMax);
@@ -321,21 +317,6 @@ Value LowerChebyshev(LoweringContext& cx, Value self, Value degree, ChebyshevKin
   return ToOutput(cx, ChebyshevPolynomial(x, n, kind, closed_above));
 }
 
-Value LowerHermite(LoweringContext& cx, Value self, Value degree, bool physicist) {
-  auto [x, d] = ToCompute(cx, self, degree);
-  Value n = Degree(d);
-  Family family;
-  const double scale = physicist ? 2 : 1;
-  family.first = x * scale;
-  family.next = [x, scale](Value i, Value q, Value p) {
-    return x * scale * q - (i - 1) * scale * p;
-  };
-  // As in PyTorch: polynomials of larger degrees overflow.
-  family.known = n > (x.element() == ElementType::kF64 ? 512 : 128);
-  family.known_value = FullLike(x, kNan);
-  return ToOutput(cx, PolynomialOfDegree(x, n, family));
-}
-
 // ---- The zeta function of Hurwitz
 
 /// Sums terms until the argument is past 9, then uses the Euler-Maclaurin formula, as Cephes does.
@@ -359,8 +340,7 @@ Value HurwitzZeta(LoweringContext& cx, Value exponent, Value start) {
   Value pole = And(q <= 0, Equal(q, Floor(q)));
   Value undefined = Or(x < 1, And(And(q <= 0, Not(pole)), NotEqual(x, Floor(x))));
   Value known = Or(Or(pole, undefined), Or(IsNan(q), Equal(x, 1)));
-  Dims all;
-  for (int64_t i = 0; i < x.rank(); ++i) all.push_back(i);
+  const Dims all = DimsBetween(0, x.rank());
   Value first = Select(known, 10, q);
   Value term = Power(first, -x);
   std::vector<Value> state = stablehlo::While(
@@ -496,12 +476,19 @@ TORCH_XLA_CHEBYSHEV(v, kV, 8, 6)
 TORCH_XLA_CHEBYSHEV(w, kW, 8, 4)
 #undef TORCH_XLA_CHEBYSHEV
 
-Value special_hermite_polynomial_h(LoweringContext& cx, Value x, Value n) {
-  return LowerHermite(cx, x, n, /*physicist=*/true);
-}
-
-Value special_hermite_polynomial_he(LoweringContext& cx, Value x, Value n) {
-  return LowerHermite(cx, x, n, /*physicist=*/false);
+Value Hermite(LoweringContext& cx, bool physicist, Value self, Value degree) {
+  auto [x, d] = ToCompute(cx, self, degree);
+  Value n = Degree(d);
+  Family family;
+  const double scale = physicist ? 2 : 1;
+  family.first = x * scale;
+  family.next = [x, scale](Value i, Value q, Value p) {
+    return x * scale * q - (i - 1) * scale * p;
+  };
+  // As in PyTorch: polynomials of larger degrees overflow.
+  family.known = n > (x.element() == ElementType::kF64 ? 512 : 128);
+  family.known_value = FullLike(x, kNan);
+  return ToOutput(cx, PolynomialOfDegree(x, n, family));
 }
 
 Value special_laguerre_polynomial_l(LoweringContext& cx, Value self, Value degree) {
@@ -603,8 +590,7 @@ Value ldexp_Tensor(LoweringContext& cx, Value self, Value other) {
 Value gcd(LoweringContext& cx, Value self, Value other) {
   auto absolute = [](Value x) { return runtime::IsUnsigned(x.element()) ? x : Abs(x); };
   Value a = absolute(ToOutput(cx, self)), b = absolute(ToOutput(cx, other));
-  Dims all;
-  for (int64_t i = 0; i < a.rank(); ++i) all.push_back(i);
+  const Dims all = DimsBetween(0, a.rank());
   return stablehlo::While(
       {a, b},
       [&](std::span<const Value> s) -> std::vector<Value> {
