@@ -165,7 +165,6 @@ std::optional<VaryingSizes> Learn(const Graph& graph, const ir::Hash128& hash, S
     sizes.varies.resize(shapes.shapes.size());
     sizes.first = std::move(shapes.shapes);
     sizes.family = ir::ToHex(hash).substr(24);
-    note = Kept({"it is the first of family " + sizes.family});
     return std::nullopt;
   }
   for (size_t i = 0; i < sizes.first.size(); ++i) {
@@ -225,17 +224,14 @@ bool MayChangeAttributes(const Graph& graph) {
          });
 }
 
-/// Why the cut's sizes are never arguments, or null.
-const char* AlwaysExact(const Cut& cut) {
-  if (cut.devices->size() > 1) return "it runs on several devices";
-  if (!CurrentSettings()->name.empty()) return "the program has a name";
-  if (c10::get_default_dtype_as_scalartype() != c10::ScalarType::Float)
-    return "the default dtype is not float32";
-  if (HasCollective(cut.graph.order)) return "it has a collective";
-  if (FindsNan()) return "debug.find_nan looks at all elements, and padding is none";
-  if (MayChangeAttributes(cut.graph)) return "it is recorded, and numbers of its attributes change";
-  if (ModeOf() == Mode::kOn && cut.graph.order.size() < kFewestNodes) return "it is small";
-  return nullptr;
+/// Whether the cut's sizes are never arguments: it runs on several devices, has a name or a
+/// collective, find_nan looks at all its elements, which padding is none of, it is recorded and
+/// numbers of its attributes change, or it is small.
+bool IsAlwaysExact(const Cut& cut) {
+  return cut.devices->size() > 1 || !CurrentSettings()->name.empty() ||
+         c10::get_default_dtype_as_scalartype() != c10::ScalarType::Float ||
+         HasCollective(cut.graph.order) || FindsNan() || MayChangeAttributes(cut.graph) ||
+         (ModeOf() == Mode::kOn && cut.graph.order.size() < kFewestNodes);
 }
 
 }  // namespace
@@ -245,10 +241,7 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
   static auto& refused = *new debug::Counter("DynamicSizesRefused");
   const Graph& graph = cut.graph;
   if (ModeOf() == Mode::kOff || cut.is_bulk || !note.text.empty()) return std::nullopt;
-  if (const char* reason = AlwaysExact(cut)) {
-    note = Kept({reason});
-    return std::nullopt;
-  }
+  if (IsAlwaysExact(cut)) return std::nullopt;
   const ir::Hash128 structure = HashWithoutSizes(graph);
   std::optional<VaryingSizes> varying = Learn(graph, structure, note);
   if (!varying) return std::nullopt;
