@@ -46,14 +46,16 @@ def squares(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def pipeline(device_type: str, schedule: Any, each: int = 1, steps: int = 2, **options: Any) -> Any:
-    """Trains a few steps; ``each``: how many stages a replica has."""
+    """Trains a few steps; ``each``: how many stages a replica has, from both ends if folded."""
     group = line(device_type).get_group()
     rank, world = dist.get_rank(), dist.get_world_size()
     count = each * world
+    folded = schedule in (pipelining.ScheduleZBVZeroBubble, pipelining.ScheduleDualPipeV)
+    places = [rank, count - 1 - rank] if folded else list(range(rank, count, world))
     layers = nn.Sequential(*(Layer() for _ in range(count))).to(device_type)
     stages = [
         pipelining.PipelineStage(layers[i], i, count, torch.device(device_type), group=group)
-        for i in range(rank, count, world)
+        for i in places
     ]
     runner = schedule(
         stages if each > 1 else stages[0], n_microbatches=4, loss_fn=squares, **options
@@ -65,7 +67,7 @@ def pipeline(device_type: str, schedule: Any, each: int = 1, steps: int = 2, **o
         x, target = torch.randn(8, 6).to(device_type), torch.randn(8, 6).to(device_type)
         losses: list[torch.Tensor] = []
         arguments = (x,) if rank == 0 else ()
-        last = {"target": target, "losses": losses} if rank == world - 1 else {}
+        last = {"target": target, "losses": losses} if count - 1 in places else {}
         output = runner.step(*arguments, **last)
         found.append((output, losses, [parameter.grad.clone() for parameter in own.parameters()]))
         optimizer.step()
@@ -79,6 +81,8 @@ for _schedule, _each, _counts in (
     (pipelining.ScheduleInterleaved1F1B, 2, (2,)),
     (pipelining.ScheduleLoopedBFS, 2, (2,)),
     (pipelining.ScheduleInterleavedZeroBubble, 2, (2,)),
+    (pipelining.ScheduleZBVZeroBubble, 2, (2,)),
+    (pipelining.ScheduleDualPipeV, 2, (2,)),
 ):
     cases.add(_schedule.__name__, lambda d, s=_schedule, n=_each: pipeline(d, s, n), _counts)
 
