@@ -326,6 +326,23 @@ def test_tensors_that_are_exchanged(device):
     right(functools.partial(program, False), device)
 
 
+def test_handles_of_hooks_are_no_question(device):
+    """A handle has a weak reference, by which it only removes its hook."""
+
+    def program(compile, device):
+        module = torch.nn.Flatten()
+        module.handle = module.register_forward_hook(lambda _module, _inputs, output: output * 2)
+        f = compile(module)
+        found = []
+        for i in range(12):
+            if i == 6:
+                module.handle.remove()
+            found.append(f(torch.ones(3, 1, device=device)))
+        return found
+
+    right(program, device)
+
+
 def test_the_first_call_keeps_no_module_alive(device):
     def program(compile, device):
         modules = [torch.nn.Flatten()]

@@ -323,7 +323,12 @@ class Walk:
                 self._push(content[name], f"{module_name}.{name}")
 
     def _visit(self, value: Any, path: str) -> None:
-        if issubclass(type(value), _WEAK):
+        if type(value) is torch.utils.hooks.RemovableHandle:
+            # It can only remove its hooks, so it does not tell whether somebody else has them.
+            self.guards.add_dict(vars(value), path)
+            references = (value.hooks_dict_ref, *value.extra_dict_ref)
+            self._visit_items([reference() for reference in references], path)
+        elif issubclass(type(value), _WEAK):
             if not isinstance(value, weakref.ref) or value() is not None:
                 self.asks_for_life = True
                 self.refusal = (
