@@ -59,7 +59,9 @@ def main() -> None:
     for _ in range(2):
         for words in loader:
             optimizer.zero_grad()
-            loss = model(words.to(device)).square().mean()
+            # A loop over the words: each length of a sentence is another graph.
+            scores = [model(word) for word in words.to(device)[0]]
+            loss = torch.stack(scores).square().mean()
             loss.backward()
             optimizer.step()
             torch_xla.sync()

@@ -318,9 +318,15 @@ def compile(
     args = tree_map(move, tuple(args))
     torch_xla.sync(wait=True)
     before = _XLAC._xla_compiled_programs()
-    with torch_xla.step():  # One program: the optimizer's step does not end it.
-        result = fn(*args)
-    torch_xla.sync(wait=True)
+    # The memory of a program for many sizes is that of its largest size.
+    exact = _XLAC._xla_compile_settings([], "", keeps_sizes=True)
+    settings = _XLAC._xla_set_thread_settings(exact)
+    try:
+        with torch_xla.step():  # One program: the optimizer's step does not end it.
+            result = fn(*args)
+        torch_xla.sync(wait=True)
+    finally:
+        _XLAC._xla_set_thread_settings(settings)
     plans = _programs_since(before, used, _held())
     del result
     if not plans:

@@ -494,6 +494,7 @@ def test_files_of_others_stay(tmp_path):
     settings = {
         "XLA_PERSISTENT_CACHE_PATH": str(folder),
         "XLA_PERSISTENT_CACHE_MAX_BYTES": "300000",
+        "XLA_DYNAMIC_SIZES": "0",  # One program for each of the sizes.
     }
     found, _ = run_python(MANY, tmp_path, **settings)
     assert found["writes"] > 10 and found["evicted"] > 0

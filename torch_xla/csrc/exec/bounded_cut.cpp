@@ -224,6 +224,8 @@ bool MayChangeAttributes(const Graph& graph) {
          });
 }
 
+bool KeepsSizes() { return ModeOf() == Mode::kOff || CurrentSettings()->keeps_sizes; }
+
 /// Whether the cut's sizes are never arguments: it runs on several devices, has a name or a
 /// collective, find_nan looks at all its elements, which padding is none of, it is recorded and
 /// numbers of its attributes change, or it is small.
@@ -240,7 +242,7 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
                                    SizesNote& note) {
   static auto& refused = *new debug::Counter("DynamicSizesRefused");
   const Graph& graph = cut.graph;
-  if (ModeOf() == Mode::kOff || cut.is_bulk || !note.text.empty()) return std::nullopt;
+  if (KeepsSizes() || cut.is_bulk || !note.text.empty()) return std::nullopt;
   if (IsAlwaysExact(cut)) return std::nullopt;
   const ir::Hash128 structure = HashWithoutSizes(graph);
   std::optional<VaryingSizes> varying = Learn(graph, structure, note);
@@ -326,7 +328,7 @@ void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const Bo
 
 std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut, SizesNote& note) {
   // The cut that a bulk belongs to has host operations of its own, beside which no binding fits.
-  if (ModeOf() == Mode::kOff || cut.is_bulk || MayChangeAttributes(cut.graph)) return std::nullopt;
+  if (KeepsSizes() || cut.is_bulk || MayChangeAttributes(cut.graph)) return std::nullopt;
   Bound bound;
   {
     std::lock_guard lock(structures_mutex);

@@ -17,9 +17,12 @@ struct CompileSettings {
   /// The name of the module in profiles and dumps, and of the counters CompiledGraph::<name> and
   /// ExecutedGraph::<name>.
   std::string name;
+  /// Whether programs keep their sizes where other programs take them as arguments: for plans,
+  /// which tell a program's memory. No part of the keys.
+  bool keeps_sizes = false;
 
-  /// A hash of these settings, of the precision of products and of MustRepeat(), for the keys of
-  /// programs.
+  /// A hash of the options and the name, of the precision of products and of MustRepeat(), for the
+  /// keys of programs.
   ir::Hash128 Hash() const;
 };
 

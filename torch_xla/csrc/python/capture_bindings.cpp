@@ -231,14 +231,17 @@ void BindCapture(py::module_& m) {
       py::arg("settings"));
   m.def(
       "_xla_compile_settings",
-      [](Options options, std::string name, bool inherit) {
+      [](Options options, std::string name, bool inherit, bool keeps_sizes) {
+        const lazy::CompileSettingsPtr current = lazy::CurrentSettings();
         auto settings = std::make_shared<lazy::CompileSettings>();
-        if (inherit) settings->options = lazy::CurrentSettings()->options;
+        if (inherit) settings->options = current->options;
+        settings->keeps_sizes = keeps_sizes || current->keeps_sizes;
         for (auto& option : options) settings->options.push_back(std::move(option));
         settings->name = std::move(name);
         return settings;
       },
-      py::arg("options"), py::arg("name"), py::arg("inherit") = true);
+      py::arg("options"), py::arg("name"), py::arg("inherit") = true,
+      py::arg("keeps_sizes") = false);
   m.def("_xla_set_mat_mul_precision", [](const std::string& name) {
     using enum lowering::MatMulPrecision;
     lowering::mat_mul_precision = name == "highest"   ? kHighest
