@@ -100,6 +100,8 @@ CASES = {
                                                x.flatten(0, 1).index_add(0, j, x.flatten(0, 1) * 2), x.flatten(0, 1).scatter_add(0, j[:, None].expand(-1, D), x.flatten(0, 1)),
                                                x.flatten(0, 1).index_put((j.sort(stable=True).indices,), x.flatten(0, 1) + 1), torch.histc(x.detach(), 5, -1, 1)))(k.flatten()),
                                  lambda b, t: (f(b, t, D), i(b * t, b, t))),
+    'fills of several sizes': (lambda x: (torch.zeros_like(x.flatten(0, 1)) + x.flatten(0, 1) * 2, torch.ones(x.shape[0], device=x.device) * 3),
+                               lambda b, t: (f(b, t, D),)),
     'irregular views': (lambda x: (x.mT.reshape(x.shape[0], -1) * 2, x.flatten()[1:].reshape(-1)[:9] + 1, x.reshape(-1, x.shape[1], x.shape[0]) * 3, x.detach().flatten()[::2] * 1),
                         lambda b, t: (f(b, t, D),)),
     'embedding': (lambda x, table=table: F.embedding(x, table.to(x.device)), lambda b, t: (i(20, b, t),)),
