@@ -195,9 +195,9 @@ bool Binding::Fits(const Graph& graph) const {
 }
 
 void Binding::Apply(Execution& execution, int device, const DeviceSet* devices) const {
-  const bool copies = !parts_.empty() && !runtime::IsHost(Platform());
+  const auto copies = [&] { return !parts_.empty() && !runtime::IsHost(Platform()); };
   if (runs_.fetch_add(1, std::memory_order_relaxed) + 1 == kManyRuns &&
-      (padding_ >= kMuchPadding || copies) && exact_->fetch_add(1) < kMaxExact)
+      (padding_ >= kMuchPadding || copies()) && exact_->fetch_add(1) < kMaxExact)
     gives_way_.store(true, std::memory_order_relaxed);
   auto host = std::make_unique<HostEdges>();
   std::vector<DeviceDataPtr> padded, inputs, outputs;

@@ -25,8 +25,10 @@ class Binding {
   /// Gives the execution of a cut the inputs, numbers, results and host operations of the bucket's
   /// program.
   void Apply(Execution& execution, int device, const DeviceSet* devices) const;
+  /// How much of the inputs is padding, in percent.
+  double padding() const { return padding_; }
   /// Whether these sizes shall have a program of their own: they came often, and the bucket's
-  /// program spends much of its time on padding.
+  /// program spends much of its time on padding or on taking results apart.
   bool GivesWay() const { return gives_way_.load(std::memory_order_relaxed); }
   /// Whether the program takes the memory of an input of the cut.
   bool IsDonated(size_t input, const std::vector<int>& aliases) const;
@@ -60,7 +62,7 @@ class Binding {
   std::vector<Part> parts_;
   Numbers<double> floats_;
   Numbers<int64_t> integers_;
-  double padding_;  // percent of the inputs
+  double padding_;
   std::shared_ptr<std::atomic<int>> exact_;
   mutable std::atomic<int> runs_{0};
   mutable std::atomic<bool> gives_way_{false};

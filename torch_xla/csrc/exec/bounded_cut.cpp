@@ -314,8 +314,7 @@ void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const Bo
   const BoundedGraph& graph = *bounded.rewritten;
   const Bound bound{
       std::make_shared<const Binding>(cut, graph, bounded.cut, &PaddingOf), program,
-      &debug::GetCounter("DynamicSizes::" + graph.family() + "(" + graph.Bounds() + ")"),
-      graph.Padding()};
+      &debug::GetCounter("DynamicSizes::" + graph.family() + "(" + graph.Bounds() + ")")};
   {
     std::lock_guard lock(structures_mutex);
     auto& bindings = Bindings();
@@ -349,7 +348,7 @@ void Use(const Bound& bound, Cut& cut) {
   static auto& padding = *new debug::Metric("DynamicSizesPadding", debug::Unit::kNumber);
   fitted.Add();
   bound.runs->Add();
-  padding.AddSample(bound.padding);
+  padding.AddSample(bound.binding->padding());
   cut.binding = bound.binding;
 }
 

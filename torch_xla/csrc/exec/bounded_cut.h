@@ -41,7 +41,6 @@ struct Bound {
   std::shared_ptr<const Binding> binding;
   ir::Hash128 program;
   debug::Counter* runs;
-  double padding;  // percent of the inputs
 };
 /// Returns nothing if the cut was not seen, or if its sizes shall have a program of their own;
 /// `note` then says why.

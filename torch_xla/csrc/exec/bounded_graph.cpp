@@ -332,7 +332,7 @@ void BoundedGraph::VisitLeaf() {
       layout[d] = found->second;
       continue;
     }
-    const auto marked = marked_.find({first, size});
+    const auto marked = marked_.find(key);
     int64_t bound = BucketOf(size, varying_.grows);
     if (const auto least = least_.find(size); least != least_.end())
       bound = std::min(bound, least->second);

@@ -225,8 +225,7 @@ struct BoundedRules {
         if (view.sizes[d] != 1 && view.strides[d] >= outer) view.strides[d] /= factor.size;
       }
       view.offset = view.offset / outer * stride + view.offset % stride;
-      const ir::Value place = MakeScalarParameter(index, c10::ScalarType::Long, false);
-      base.value = TakeAlong(g, base.value, all, k, g.View(place, {1}, {1}));
+      base.value = TakeAlong(g, base.value, all, k, g.View(Number(index), {1}, {1}));
       base.layout.clear();
       for (size_t i = 0; i < all.size(); ++i)
         base.layout.push_back(i == k ? BoundedDim{} : BoundedDim{all[i]});
@@ -262,10 +261,7 @@ struct BoundedRules {
     }
     view.strides = std::move(strides);
     view.offset = view.offset / outer * stride * size + view.offset % stride;
-    const ir::Value moved =
-        g.Make(ir::ops::add_Tensor,
-               {g.Iota(made[0].bound), MakeScalarParameter(start, c10::ScalarType::Long, false),
-                MakeScalar(int64_t{1})});
+    const ir::Value moved = Add(g, g.Iota(made[0].bound), Number(start));
     const ir::Value last = MakeConstant(factor.bound - 1, c10::ScalarType::Long, false);
     base.value = TakeAlong(g, base.value, all, k, g.Make(ir::ops::minimum, {moved, last}));
     all[k] = made[0];
@@ -945,7 +941,7 @@ struct BoundedRules {
       return g.View(x, sizes, strides);
     }
     ir::Value Add(const ir::Value& a, const ir::Value& b) const {
-      return g.Make(ir::ops::add_Tensor, {a, b, MakeScalar(int64_t{1})});
+      return BoundedRules::Add(g, a, b);
     }
     ir::Value Sub(const ir::Value& a, const ir::Value& b) const {
       return g.Make(ir::ops::sub_Tensor, {a, b, MakeScalar(int64_t{1})});
@@ -1370,8 +1366,7 @@ struct BoundedRules {
       // The index is a parameter of the program, since it may differ from size to size.
       std::vector<int64_t> sizes(made.size(), 1), ones(made.size(), 1);
       sizes[dim] = BoundOf(made[dim]);
-      const ir::Value place =
-          MakeScalarParameter(index < 0 ? index + size : index, c10::ScalarType::Long, false);
+      const ir::Value place = Number(index < 0 ? index + size : index);
       const ir::Value is_there =
           g.View(g.Make(ir::ops::eq_Tensor, {g.Iota(sizes[dim]), place}), sizes, ones);
       std::vector<int64_t> bounds = BoundsOf(made);
@@ -1402,9 +1397,6 @@ struct BoundedRules {
   /// element moves forward by the padding of the arrays before it.
   static void Behind(G& g, size_t dim, BoundedLayout layout) {
     if (!g.ResultVaries(0, dim)) Refuse("arrays of varying sizes are put behind each other");
-    const auto number = [](int64_t value) {
-      return MakeScalarParameter(value, c10::ScalarType::Long, false);
-    };
     int64_t bounds = 0;
     for (size_t i : Parts(g)) {
       const BoundedDim& in = g.In(i).layout[dim];
@@ -1424,10 +1416,9 @@ struct BoundedRules {
     for (size_t i : Parts(g)) {
       const BoundedDim& in = g.In(i).layout[dim];
       if (bound > 0) {
-        const ir::Value moved =
-            g.Make(ir::ops::add_Tensor, {place, number(bound - size), MakeScalar(int64_t{1})});
+        const ir::Value moved = Add(g, place, Number(bound - size));
         index = g.Make(ir::ops::where_self,
-                       {g.Make(ir::ops::lt_Tensor, {place, number(size)}), index, moved});
+                       {g.Make(ir::ops::lt_Tensor, {place, Number(size)}), index, moved});
       }
       size += SizeOf(in), bound += BoundOf(in);
     }
