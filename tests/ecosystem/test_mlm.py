@@ -34,7 +34,7 @@ def test_one_device(tmp_path):
     trained = run(tmp_path, *arguments, "--max_steps", "30", "--learning_rate", "2e-3")
     assert trained["losses"][-1] < trained["losses"][0] - 1
     assert trained["compiles"] < 10 < 30 < trained["executions"]
-    assert "Metric: CompileTime" in trained["output"]
+    assert "Counter: xla::view" in trained["output"]  # Programs on disk need no compilation.
     model = BertForMaskedLM.from_pretrained(tmp_path / "model")
     assert {p.device.type for p in model.parameters()} == {"cpu"}
     assert (tmp_path / "model" / "checkpoint-20" / "optimizer.pt").is_file()
