@@ -24,13 +24,13 @@
 #include "debug/metrics.h"
 #include "exec/disk_cache.h"
 #include "exec/failures.h"
-#include "exec/graph.h"
 #include "exec/lower_graph.h"
 #include "exec/program.h"
 #include "exec/stored_programs.h"
 #include "exec/transfer.h"
 #include "exec/worker.h"
 #include "tensor/device.h"
+#include "tensor/graph.h"
 #include "tensor/node_factory.h"
 
 namespace torch_xla::lazy {

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "XLAOps.h"
-#include "exec/graph.h"
 #include "ir/dump.h"
 #include "ir/node.h"
 #include "ir/of_thread.h"
 #include "ir/shape.h"
 #include "lowering/context.h"
+#include "tensor/graph.h"
 #include "tensor/node_factory.h"
 
 namespace torch_xla {

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "exec/bounded_layout.h"
-#include "exec/graph.h"
+#include "tensor/graph.h"
 
 namespace torch_xla::lazy {
 

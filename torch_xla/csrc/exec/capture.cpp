@@ -10,7 +10,6 @@
 
 #include "XLAOps.h"
 #include "distributed/collective_node.h"
-#include "exec/graph.h"
 #include "exec/lower_graph.h"
 #include "exec/manual_regions.h"
 #include "exec/nan_search.h"
@@ -22,6 +21,7 @@
 #include "runtime/platform.h"
 #include "stablehlo/joined_dims.h"
 #include "tensor/device.h"
+#include "tensor/graph.h"
 #include "tensor/node_factory.h"
 #include "tensor/rng.h"
 

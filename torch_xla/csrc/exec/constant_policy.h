@@ -1,7 +1,7 @@
 // Decides which numbers of a graph are constants of its program and which are parameters.
 #pragma once
 
-#include "exec/graph.h"
+#include "tensor/graph.h"
 
 namespace torch_xla::lazy {
 

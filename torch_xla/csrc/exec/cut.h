@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "exec/graph.h"
 #include "exec/worker.h"
+#include "tensor/graph.h"
 #include "tensor/sharding.h"
 #include "tensor/storage.h"
 

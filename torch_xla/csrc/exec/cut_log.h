@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "exec/graph.h"
 #include "exec/program.h"
+#include "tensor/graph.h"
 #include "tensor/origin.h"
 #include "tensor/storage.h"
 

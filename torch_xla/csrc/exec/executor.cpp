@@ -13,8 +13,6 @@
 #include "exec/cut.h"
 #include "exec/cut_log.h"
 #include "exec/donation.h"
-#include "exec/graph.h"
-#include "exec/host_edges.h"
 #include "exec/lower_graph.h"
 #include "exec/may_cut.h"
 #include "exec/nan_search.h"
@@ -26,7 +24,9 @@
 #include "runtime/platform.h"
 #include "tensor/device.h"
 #include "tensor/events.h"
+#include "tensor/graph.h"
 #include "tensor/growths.h"
+#include "tensor/host_edges.h"
 
 namespace torch_xla::lazy {
 

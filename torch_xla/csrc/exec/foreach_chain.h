@@ -6,8 +6,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "exec/graph.h"
 #include "lowering/context.h"
+#include "tensor/graph.h"
 
 namespace torch_xla::lazy {
 

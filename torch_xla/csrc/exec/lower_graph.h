@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "exec/graph.h"
 #include "lowering/context.h"
+#include "tensor/graph.h"
 
 namespace torch_xla::lazy {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "distributed/sharding_writer.h"
-#include "exec/graph.h"
 #include "lowering/context.h"
+#include "tensor/graph.h"
 
 namespace torch_xla::lazy {
 

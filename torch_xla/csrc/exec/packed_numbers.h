@@ -1,4 +1,4 @@
-// Reads the numbers of a program from the packed arrays that hold them (exec/graph.h).
+// Reads the numbers of a program from the packed arrays that hold them (tensor/graph.h).
 #pragma once
 
 #include <string_view>

@@ -10,8 +10,8 @@
 #include "distributed/collective_node.h"
 #include "exec/cut.h"
 #include "exec/cut_log.h"
-#include "exec/host_edges.h"
 #include "tensor/device.h"
+#include "tensor/host_edges.h"
 
 namespace torch_xla::lazy {
 namespace {

@@ -1,12 +1,12 @@
 // Splits a cut whose bulk occurs in other graphs, too, into a program of the bulk and bookkeeping
-// that the host computes before and after it (exec/host_edges.h).
+// that the host computes before and after it (tensor/host_edges.h).
 #pragma once
 
 #include <memory>
 #include <optional>
 
 #include "exec/cut.h"
-#include "exec/host_edges.h"
+#include "tensor/host_edges.h"
 
 namespace torch_xla::lazy {
 

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "exec/failures.h"
-#include "exec/host_edges.h"
 #include "exec/program.h"
 #include "tensor/device_data.h"
 #include "tensor/errors.h"
+#include "tensor/host_edges.h"
 #include "tensor/origin.h"
 
 namespace torch_xla::lazy {

@@ -1,7 +1,7 @@
 // XLA_SAVE_TENSORS_FILE: writes the graphs that are cut to a file.
 #pragma once
 
-#include "exec/graph.h"
+#include "tensor/graph.h"
 #include "tensor/origin.h"
 
 namespace torch_xla::lazy {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/graph.h"
+#include "tensor/graph.h"
 
 namespace torch_xla::lazy {
 

@@ -2,7 +2,7 @@
 //
 // A node's hash covers its operation, its attributes and the shapes of its operands, but not which
 // nodes the operands are. The executor adds the edges to the hash when it walks the graph (see
-// exec/graph.h), so that sharing of nodes is part of the hash.
+// tensor/graph.h), so that sharing of nodes is part of the hash.
 #pragma once
 
 #include <c10/util/SmallVector.h>

@@ -1,4 +1,4 @@
-#include "exec/host_edges.h"
+#include "tensor/host_edges.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

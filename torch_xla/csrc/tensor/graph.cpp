@@ -1,4 +1,4 @@
-#include "exec/graph.h"
+#include "tensor/graph.h"
 
 #include <bit>
 
