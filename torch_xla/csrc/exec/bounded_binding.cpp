@@ -101,10 +101,10 @@ std::vector<T> Binding::Numbers<T>::Of(const std::vector<T>& given) const {
   return result;
 }
 
-Binding::Binding(const Cut& cut, const BoundedGraph& bounded, const Cut& bulk,
+Binding::Binding(const Graph& exact, int device, const DeviceSet* devices,
+                 const BoundedGraph& bounded, const Graph& bulk,
                  c10::Scalar (*padding_of)(c10::ScalarType dtype))
     : padding_(bounded.Padding()), exact_(bounded.exact()) {
-  const Graph &exact = cut.graph, &graph = bulk.graph;
   std::unordered_map<const DeviceData*, int64_t> places;
   for (const DeviceDataPtr& data : exact.data) {
     places.emplace(data.get(), static_cast<int64_t>(parameters_.size()));
@@ -113,7 +113,7 @@ Binding::Binding(const Cut& cut, const BoundedGraph& bounded, const Cut& bulk,
   for (const ir::Value& root : exact.roots) roots_.push_back(root.shape());
   // The host's operations read placeholders, which Apply binds to arrays.
   const auto leaf_of = [&](ir::ShapeRef shape) {
-    return MakeLeaf(MakePromise(shape, cut.device, cut.devices));
+    return MakeLeaf(MakePromise(shape, device, devices));
   };
   for (const BoundedGraph::Padded& padded : bounded.padded()) {
     const ir::ShapeRef shape = padded.exact->shape();
@@ -130,14 +130,14 @@ Binding::Binding(const Cut& cut, const BoundedGraph& bounded, const Cut& bulk,
     places.emplace(padded.bounded.get(), ~static_cast<int64_t>(pads_.size()));
     pads_.push_back(std::move(one));
   }
-  for (const DeviceDataPtr& data : graph.data) inputs_.push_back(places.at(data.get()));
-  std::vector<ir::Value> leaves(graph.roots.size());
-  outputs_.assign(graph.roots.size(), {-1, nullptr});
-  for (size_t i = 0; i < graph.roots.size(); ++i) outputs_[i].second = graph.roots[i].shape();
+  for (const DeviceDataPtr& data : bulk.data) inputs_.push_back(places.at(data.get()));
+  std::vector<ir::Value> leaves(bulk.roots.size());
+  outputs_.assign(bulk.roots.size(), {-1, nullptr});
+  for (size_t i = 0; i < bulk.roots.size(); ++i) outputs_[i].second = bulk.roots[i].shape();
   for (size_t i = 0; i < exact.roots.size(); ++i) {
     const BoundedGraph::Result& root = bounded.Of(exact.roots[i]);
     const auto place =
-        static_cast<size_t>(std::ranges::find(graph.roots, root.value) - graph.roots.begin());
+        static_cast<size_t>(std::ranges::find(bulk.roots, root.value) - bulk.roots.begin());
     if (!root.varies) {
       if (outputs_[place].first >= 0) throw SizesRefused{"two results are the same"};
       outputs_[place].first = static_cast<int64_t>(i);
@@ -151,7 +151,7 @@ Binding::Binding(const Cut& cut, const BoundedGraph& bounded, const Cut& bulk,
     part.result = Strided(part.part, dims, ContiguousStrides(dims));
     parts_.push_back(std::move(part));
   }
-  TakeNumbers(exact, bounded, graph);
+  TakeNumbers(exact, bounded, bulk);
 }
 
 void Binding::TakeNumbers(const Graph& exact, const BoundedGraph& bounded, const Graph& bulk) {
@@ -194,7 +194,7 @@ bool Binding::Fits(const Graph& graph) const {
          floats_.Fits(graph.floats) && integers_.Fits(graph.integers);
 }
 
-void Binding::Apply(Execution& execution, int device, const DeviceSet* devices) const {
+void Binding::Apply(Arguments& execution, int device, const DeviceSet* devices) const {
   const auto copies = [&] { return !parts_.empty() && !runtime::IsHost(Platform()); };
   if (runs_.fetch_add(1, std::memory_order_relaxed) + 1 == kManyRuns &&
       (padding_ >= kMuchPadding || copies()) && exact_->fetch_add(1) < kMaxExact)

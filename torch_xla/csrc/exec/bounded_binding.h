@@ -7,24 +7,24 @@
 #include <vector>
 
 #include "exec/bounded_graph.h"
-#include "exec/cut.h"
+#include "tensor/host_edges.h"
 
 namespace torch_xla::lazy {
 
 /// Holds no array and no node of a user's graph. Only its count of runs changes once it is kept.
 class Binding {
  public:
-  /// The binding of `cut`, whose graph was rewritten to `bulk`; their numbers are packed. Padding
-  /// gets the value of `padding_of`.
-  Binding(const Cut& cut, const BoundedGraph& bounded, const Cut& bulk,
-          c10::Scalar (*padding_of)(c10::ScalarType dtype));
+  /// The binding of cuts with the graph `exact`, which was rewritten to `bulk`; their numbers are
+  /// packed. Padding gets the value of `padding_of`.
+  Binding(const Graph& exact, int device, const DeviceSet* devices, const BoundedGraph& bounded,
+          const Graph& bulk, c10::Scalar (*padding_of)(c10::ScalarType dtype));
 
   /// Whether this cut's arrays have the sizes, and the numbers among its attributes the values, of
   /// the cut that the binding was made from. All else is part of the exact key.
   bool Fits(const Graph& graph) const;
-  /// Gives the execution of a cut the inputs, numbers, results and host operations of the bucket's
+  /// Gives an execution of a cut the inputs, numbers, results and host operations of the bucket's
   /// program.
-  void Apply(Execution& execution, int device, const DeviceSet* devices) const;
+  void Apply(Arguments& execution, int device, const DeviceSet* devices) const;
   /// How much of the inputs is padding, in percent.
   double padding() const { return padding_; }
   /// Whether these sizes shall have a program of their own: they came often, and the bucket's

@@ -1,7 +1,5 @@
 #include "exec/bounded_cut.h"
 
-#include <c10/core/DefaultDtype.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -19,8 +17,6 @@
 #include "debug/report.h"
 #include "exec/bounded_graph.h"
 #include "exec/bounded_rules.h"
-#include "exec/cut_log.h"
-#include "exec/nan_search.h"
 #include "ir/dump.h"
 #include "tensor/device_data.h"
 #include "tensor/node_factory.h"
@@ -217,41 +213,21 @@ std::unordered_map<ir::Hash128, Bound, ir::Hash128Hasher>& Bindings() {
   return bindings;
 }
 
-/// Whether a replay of the cut could change numbers among its attributes, which a binding fixes.
-bool MayChangeAttributes(const Graph& graph) {
-  return CurrentCutLog() && std::ranges::any_of(graph.numbers, [](const GraphNumber& number) {
-           return number.packed >= 0;
-         });
-}
-
-bool KeepsSizes() { return ModeOf() == Mode::kOff || CurrentSettings()->keeps_sizes; }
-
-/// Whether the cut's sizes are never arguments: it runs on several devices, has a name or a
-/// collective, find_nan looks at all its elements, which padding is none of, it is recorded and
-/// numbers of its attributes change, or it is small.
-bool IsAlwaysExact(const Cut& cut) {
-  return cut.devices->size() > 1 || !CurrentSettings()->name.empty() ||
-         c10::get_default_dtype_as_scalartype() != c10::ScalarType::Float ||
-         HasCollective(cut.graph.order) || FindsNan() || MayChangeAttributes(cut.graph) ||
-         (ModeOf() == Mode::kOn && cut.graph.order.size() < kFewestNodes);
-}
-
 }  // namespace
 
-std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& aliases,
-                                   SizesNote& note) {
+std::optional<BoundedProgram> BoundGraph(const Graph& graph, int device, const DeviceSet* devices,
+                                         const std::vector<int>& aliases, SizesNote& note) {
   static auto& refused = *new debug::Counter("DynamicSizesRefused");
-  const Graph& graph = cut.graph;
-  if (KeepsSizes() || cut.is_bulk || !note.text.empty()) return std::nullopt;
-  if (IsAlwaysExact(cut)) return std::nullopt;
+  const Mode mode = ModeOf();
+  if (mode == Mode::kOff || !note.text.empty()) return std::nullopt;
+  if (mode == Mode::kOn && graph.order.size() < kFewestNodes) return std::nullopt;
   const ir::Hash128 structure = HashWithoutSizes(graph);
   std::optional<VaryingSizes> varying = Learn(graph, structure, note);
   if (!varying) return std::nullopt;
-  BoundedCut result{
-      .cut = {.device = cut.device, .devices = cut.devices, .graph = {}, .is_bulk = true},
+  BoundedProgram result{
+      .graph = {},
       .aliases = {},
-      .rewritten =
-          std::make_unique<BoundedGraph>(graph, *std::move(varying), cut.device, cut.devices)};
+      .rewritten = std::make_unique<BoundedGraph>(graph, *std::move(varying), device, devices)};
   BoundedGraph& bounded = *result.rewritten;
   std::string reason;
   try {
@@ -272,7 +248,7 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
     }
     if (node->shape()) reason.insert(0, node->shape()->ToString() + ": ");
     reason.insert(0, std::string(node->op().name) + " ");
-    note = RefuseBounds(cut, {std::move(reason), node->location()});
+    note = RefuseBounds(graph, {std::move(reason), node->location()});
     return std::nullopt;
   }
   {
@@ -282,7 +258,7 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
       found->second.sizes.zeroed = bounded.zeroed();
   }
   std::vector<ir::Value> roots;
-  std::vector<int> places;  // per root of the cut: its index in `roots`, or -1 if it varies
+  std::vector<int> places;  // per root of the graph: its index in `roots`, or -1 if it varies
   for (const ir::Value& exact : graph.roots) {
     const BoundedGraph::Result& root = bounded.Of(exact);
     const auto place = std::ranges::find(roots, root.value) - roots.begin();
@@ -291,43 +267,41 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
   }
   {
     auto lock = LockGraph();
-    result.cut.graph = CollectGraph(std::move(roots));
+    result.graph = CollectGraph(std::move(roots));
   }
-  // An input that the cut donates to a result of fixed size is donated to the program, too.
+  // An input that is donated to a result of fixed size is donated to the program, too.
   std::unordered_map<const DeviceData*, int> donated;
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (aliases[i] >= 0)
       donated.emplace(graph.data[i].get(), places[static_cast<size_t>(aliases[i])]);
   }
-  for (const DeviceDataPtr& data : result.cut.graph.data) {
+  for (const DeviceDataPtr& data : result.graph.data) {
     const auto found = donated.find(data.get());
     if (!aliases.empty()) result.aliases.push_back(found == donated.end() ? -1 : found->second);
   }
-  result.cut.execution.origin = cut.execution.origin;
   note = Taken(bounded);
   return result;
 }
 
-void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const BoundedCut& bounded) {
+std::shared_ptr<const Binding> Bind(const ir::Hash128& key, const ir::Hash128& program,
+                                    const Graph& graph, int device, const DeviceSet* devices,
+                                    const BoundedGraph& bounded, const Graph& bulk) {
   static auto& bindings_made = *new debug::Counter("DynamicSizesBound");
   bindings_made.Add();
-  const BoundedGraph& graph = *bounded.rewritten;
   const Bound bound{
-      std::make_shared<const Binding>(cut, graph, bounded.cut, &PaddingOf), program,
-      &debug::GetCounter("DynamicSizes::" + graph.family() + "(" + graph.Bounds() + ")")};
+      std::make_shared<const Binding>(graph, device, devices, bounded, bulk, &PaddingOf), program,
+      &debug::GetCounter("DynamicSizes::" + bounded.family() + "(" + bounded.Bounds() + ")")};
   {
     std::lock_guard lock(structures_mutex);
     auto& bindings = Bindings();
     if (bindings.size() >= kMaxBindings) bindings.clear();
     bindings.insert_or_assign(key, bound);
   }
-  if (debug::DebugLevel() >= 1) debug::Report("pt-xla-profiler: " + Taken(graph).text + "\n");
-  Use(bound, cut);
+  if (debug::DebugLevel() >= 1) debug::Report("pt-xla-profiler: " + Taken(bounded).text + "\n");
+  return Use(bound);
 }
 
-std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut, SizesNote& note) {
-  // The cut that a bulk belongs to has host operations of its own, beside which no binding fits.
-  if (KeepsSizes() || cut.is_bulk || MayChangeAttributes(cut.graph)) return std::nullopt;
+std::optional<Bound> FindBound(const ir::Hash128& key, const Graph& graph, SizesNote& note) {
   Bound bound;
   {
     std::lock_guard lock(structures_mutex);
@@ -335,7 +309,7 @@ std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut, SizesNote
     if (found == Bindings().end()) return std::nullopt;
     bound = found->second;
   }
-  if (!bound.binding->Fits(cut.graph)) return std::nullopt;
+  if (!bound.binding->Fits(graph)) return std::nullopt;
   if (bound.binding->GivesWay()) {
     note = Kept({"they came often, and much of their bucket's program was padding"});
     return std::nullopt;
@@ -343,17 +317,17 @@ std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut, SizesNote
   return bound;
 }
 
-void Use(const Bound& bound, Cut& cut) {
+std::shared_ptr<const Binding> Use(const Bound& bound) {
   static auto& fitted = *new debug::Counter("DynamicSizes");
   static auto& padding = *new debug::Metric("DynamicSizesPadding", debug::Unit::kNumber);
   fitted.Add();
   bound.runs->Add();
   padding.AddSample(bound.binding->padding());
-  cut.binding = bound.binding;
+  return bound.binding;
 }
 
-SizesNote RefuseBounds(const Cut& cut, const SizesNote& reason) {
-  const ir::Hash128 hash = HashWithoutSizes(cut.graph);
+SizesNote RefuseBounds(const Graph& graph, const SizesNote& reason) {
+  const ir::Hash128 hash = HashWithoutSizes(graph);
   std::lock_guard lock(structures_mutex);
   if (const auto found = Structures().find(hash); found != Structures().end()) {
     ++found->second.refusals;

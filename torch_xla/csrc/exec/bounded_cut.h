@@ -1,4 +1,4 @@
-// One program for many sizes: a cut whose structure was seen with other sizes becomes a cut whose
+// One program for many sizes: a graph whose structure was seen with other sizes becomes one whose
 // arrays have the sizes of their buckets (exec/bounded_graph.h). The host pads inputs before the
 // program, and takes the elements that count out of its results.
 #pragma once
@@ -18,40 +18,41 @@ struct SizesNote {
   const ir::SourceLocation* location = nullptr;  // of the node that keeps them from varying
 };
 
-/// A cut's graph in the sizes of its bucket, for the lowering.
-struct BoundedCut {
-  Cut cut;
+/// A graph in the sizes of its bucket.
+struct BoundedProgram {
+  Graph graph;
   std::vector<int> aliases;
   std::unique_ptr<BoundedGraph> rewritten;
 };
 
 /// Returns nothing if sizes are not arguments (XLA_DYNAMIC_SIZES), if the structure is new, if no
 /// input's size differs from the first one's, if an operation has no rule, or if there is a note
-/// already. `note` says what became of the sizes. `aliases` are those of the cut. Counter
-/// DynamicSizesRefused.
-std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& aliases,
-                                   SizesNote& note);
+/// already. `note` says what became of the sizes. `aliases` are those of the graph's program.
+/// Counter DynamicSizesRefused.
+std::optional<BoundedProgram> BoundGraph(const Graph& graph, int device, const DeviceSet* devices,
+                                         const std::vector<int>& aliases, SizesNote& note);
 
-/// Keeps how cuts of this key run as `program`, and makes `cut` one. Throws if it cannot. Counters
+/// Keeps how graphs of this key run as `program`, that of `bulk`. Throws if they cannot. Counters
 /// as Use, and DynamicSizesBound.
-void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const BoundedCut& bounded);
+std::shared_ptr<const Binding> Bind(const ir::Hash128& key, const ir::Hash128& program,
+                                    const Graph& graph, int device, const DeviceSet* devices,
+                                    const BoundedGraph& bounded, const Graph& bulk);
 
-/// How this cut runs as a program that was made before; no rewriting is needed.
+/// How a graph runs as a program that was made before; no rewriting is needed.
 struct Bound {
   std::shared_ptr<const Binding> binding;
   ir::Hash128 program;
   debug::Counter* runs;
 };
-/// Returns nothing if the cut was not seen, or if its sizes shall have a program of their own;
+/// Returns nothing if the graph was not seen, or if its sizes shall have a program of their own;
 /// `note` then says why.
-std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut, SizesNote& note);
-/// Makes the cut one of its bucket. Counters DynamicSizes and one of the program, metric
-/// DynamicSizesPadding.
-void Use(const Bound& bound, Cut& cut);
+std::optional<Bound> FindBound(const ir::Hash128& key, const Graph& graph, SizesNote& note);
+/// Counts a run. Counters DynamicSizes and one of the program, metric DynamicSizesPadding.
+std::shared_ptr<const Binding> Use(const Bound& bound);
 
-/// Notes that the program of a bounded cut could not be made: `cut` and others of its structure are
+/// Notes that the program of a bounded graph could not be made: it and others of its structure are
 /// not bounded again. Returns the note that says why.
-SizesNote RefuseBounds(const Cut& cut, const SizesNote& reason);
+SizesNote RefuseBounds(const Graph& graph, const SizesNote& reason);
 
 /// Forgets all structures and how their sizes ran.
 void ForgetSizes();

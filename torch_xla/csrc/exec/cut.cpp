@@ -71,13 +71,6 @@ constexpr size_t kResultsOfPart = 1024;
 
 }  // namespace
 
-std::unique_lock<std::mutex> LockGraph() {
-  static auto& mutex = *new std::mutex;
-  static auto& wait = *new debug::Metric("DeviceLockWait", debug::Unit::kTimeNs);
-  debug::ScopedTimer timer(wait);
-  return std::unique_lock<std::mutex>(mutex);
-}
-
 bool HasCollective(const std::vector<const ir::Node*>& nodes) {
   return std::ranges::any_of(
       nodes, [](const ir::Node* node) { return distributed::IsCollective(node->op()); });

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -13,10 +12,6 @@
 #include "tensor/storage.h"
 
 namespace torch_xla::lazy {
-
-/// Locks the walks over graphs. A walk marks nodes, so only one walk at a time is allowed in the
-/// process. Do not wait for a device, a compilation or a lowering while holding this lock.
-std::unique_lock<std::mutex> LockGraph();
 
 /// An operand of a node.
 struct Edge {

@@ -1,5 +1,8 @@
 #include "exec/executor.h"
 
+#include <c10/core/DefaultDtype.h>
+
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <unordered_map>
@@ -50,6 +53,24 @@ std::vector<int> Aliases(const Cut& cut, bool donate) {
   return donate ? ChooseAliases(cut) : std::vector<int>();
 }
 
+/// Whether a program that was made for other sizes may run the cut: it is not the bulk of a cut
+/// whose host operations no binding fits, and no replay of it can change numbers among its
+/// attributes, which a binding fixes.
+bool MayBind(const Cut& cut) {
+  return !cut.is_bulk && !CurrentSettings()->keeps_sizes &&
+         !(CurrentCutLog() && std::ranges::any_of(cut.graph.numbers, [](const GraphNumber& number) {
+             return number.packed >= 0;
+           }));
+}
+
+/// Whether sizes of the cut may become arguments. It has no name and no collective, runs on one
+/// device, and find_nan does not look at all its elements, which padding is none of.
+bool MayVary(const Cut& cut) {
+  return MayBind(cut) && cut.devices->size() == 1 && CurrentSettings()->name.empty() &&
+         c10::get_default_dtype_as_scalartype() == c10::ScalarType::Float &&
+         !HasCollective(cut.graph.order) && !FindsNan();
+}
+
 /// `found` gets the key of the program, unless the cut is split or bounded.
 ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
                              ir::Hash128* found = nullptr) {
@@ -76,9 +97,11 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
   SizesNote sizes;
   ProgramPtr program = Cache().Find(key);
   if (!program) {
-    if (const std::optional<Bound> bound = FindBound(key, cut, sizes)) {
+    std::optional<Bound> bound;
+    if (MayBind(cut)) bound = FindBound(key, graph, sizes);
+    if (bound) {
       if ((program = Cache().Find(bound->program))) {
-        Use(*bound, cut);
+        cut.binding = Use(*bound);
         cached.Add();
         return program;
       }
@@ -94,21 +117,29 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
       cut.graph = std::move(bulk->cut.graph);
       return program;
     }
-    if (std::optional<BoundedCut> bounded = BoundCut(cut, aliases, sizes)) {
+    std::optional<BoundedProgram> bounded;
+    if (MayVary(cut)) bounded = BoundGraph(graph, cut.device, cut.devices, aliases, sizes);
+    if (bounded) {
       try {
         const SizesScope scope(sizes);
         ir::Hash128 bucket;
-        program = FindOrMakeProgram(bounded->cut, std::move(bounded->aliases), donate, &bucket);
+        Cut bulk{.device = cut.device,
+                 .devices = cut.devices,
+                 .graph = std::move(bounded->graph),
+                 .is_bulk = true};
+        bulk.execution.origin = cut.execution.origin;
+        program = FindOrMakeProgram(bulk, std::move(bounded->aliases), donate, &bucket);
         // A program that cannot be compiled must not take the place of one that can.
         CompileProgram(*program);
         if (program->failure) std::rethrow_exception(program->failure);
-        Bind(key, bucket, cut, *bounded);
+        cut.binding =
+            Bind(key, bucket, graph, cut.device, cut.devices, *bounded->rewritten, bulk.graph);
         return program;
       } catch (const SizesRefused& refusal) {
-        sizes = RefuseBounds(cut, {refusal.reason});
+        sizes = RefuseBounds(graph, {refusal.reason});
         program = nullptr;
       } catch (const std::exception& error) {
-        sizes = RefuseBounds(cut, {error.what()});
+        sizes = RefuseBounds(graph, {error.what()});
         program = nullptr;
       }
     }

@@ -22,14 +22,8 @@
 
 namespace torch_xla::lazy {
 
-struct Execution {
+struct Execution : Arguments {
   ProgramPtr program;
-  std::vector<DeviceDataPtr> inputs;
-  std::vector<double> floats;
-  std::vector<int64_t> integers;
-  std::vector<DeviceDataPtr> outputs;
-  std::unique_ptr<HostEdges> host;  // null if the program computes everything; for a single device
-                                    // only
   Origin origin;
   bool is_whole_step = false;  // the caller's next step is likely to need the results
   // Only kept to be freed on the worker instead of the tracing thread: the graph that was cut, and

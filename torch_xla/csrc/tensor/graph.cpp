@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "XLAOps.h"
+#include "debug/metrics.h"
 #include "ir/attributes.h"
 #include "tensor/node_factory.h"
 
@@ -54,6 +55,13 @@ void AddNumbers(const ir::Node& node, Graph& graph) {
 }
 
 }  // namespace
+
+std::unique_lock<std::mutex> LockGraph() {
+  static auto& mutex = *new std::mutex;
+  static auto& wait = *new debug::Metric("DeviceLockWait", debug::Unit::kTimeNs);
+  debug::ScopedTimer timer(wait);
+  return std::unique_lock<std::mutex>(mutex);
+}
 
 bool IsProgramFill(const DeviceData& data) {
   return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;

@@ -1,6 +1,7 @@
 // The part of the graph that some values need, in a canonical order, with its hash.
 #pragma once
 
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -46,6 +47,10 @@ struct Graph {
     return data.size() + (floats.empty() ? 0 : 1) + (integers.empty() ? 0 : 1);
   }
 };
+
+/// Locks the walks over graphs. A walk marks nodes, so only one walk at a time is allowed in the
+/// process. Do not wait for a device, a compilation or a lowering while holding this lock.
+std::unique_lock<std::mutex> LockGraph();
 
 /// Visits the nodes that values are computed from, operands before users and each node once, and
 /// marks each node with its position in this order. Only one walk at a time is allowed in the

@@ -8,6 +8,7 @@
 
 #include <exception>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -67,6 +68,16 @@ class HostCalls {
 struct HostEdges {
   HostCalls before;  // computes inputs of the program
   HostCalls after;   // computes values from its results
+};
+
+/// What a program is executed with.
+struct Arguments {
+  std::vector<DeviceDataPtr> inputs;
+  std::vector<double> floats;
+  std::vector<int64_t> integers;
+  std::vector<DeviceDataPtr> outputs;
+  std::unique_ptr<HostEdges> host;  // null if the program computes everything; for a single device
+                                    // only
 };
 
 /// Whether a node is device data or a number.
