@@ -8,10 +8,10 @@
 #include "debug/environment.h"
 #include "debug/metrics.h"
 #include "debug/report.h"
-#include "exec/bounded_cut.h"
 #include "exec/disk_cache.h"
 #include "explain/slow_habits.h"
 #include "ir/dump.h"
+#include "sizes/families.h"
 #include "tensor/device.h"
 
 namespace torch_xla::lazy {

@@ -3,11 +3,11 @@
 #include "aten/generator.h"
 #include "aten/index_check.h"
 #include "aten/torch_storage.h"
-#include "exec/bounded_cut.h"
 #include "exec/executor.h"
 #include "ir/dump.h"
 #include "python/bindings.h"
 #include "python/devices.h"
+#include "sizes/families.h"
 #include "tensor/device.h"
 #include "tensor/node_factory.h"
 

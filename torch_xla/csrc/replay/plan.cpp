@@ -10,9 +10,9 @@
 
 #include "aten/autograd_node.h"
 #include "aten/bridge.h"
-#include "exec/bounded_binding.h"
 #include "exec/transfer.h"
 #include "exec/worker.h"
+#include "sizes/binding.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 

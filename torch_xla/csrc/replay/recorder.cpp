@@ -10,7 +10,7 @@
 #include "aten/autograd_node.h"
 #include "aten/bridge.h"
 #include "distributed/collective_node.h"
-#include "exec/bounded_binding.h"
+#include "sizes/binding.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 

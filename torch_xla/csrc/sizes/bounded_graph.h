@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/bounded_layout.h"
+#include "sizes/layout.h"
 #include "tensor/graph.h"
 
 namespace torch_xla::lazy {

@@ -1,5 +1,5 @@
 // One program for many sizes: a graph whose structure was seen with other sizes becomes one whose
-// arrays have the sizes of their buckets (exec/bounded_graph.h). The host pads inputs before the
+// arrays have the sizes of their buckets (sizes/bounded_graph.h). The host pads inputs before the
 // program, and takes the elements that count out of its results.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/bounded_binding.h"
+#include "sizes/binding.h"
 
 namespace torch_xla::lazy {
 

@@ -1,4 +1,4 @@
-#include "exec/bounded_layout.h"
+#include "sizes/layout.h"
 
 #include <algorithm>
 #include <cstdlib>

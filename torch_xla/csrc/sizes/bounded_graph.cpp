@@ -1,4 +1,4 @@
-#include "exec/bounded_graph.h"
+#include "sizes/bounded_graph.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "exec/bounded_binding.h"
+#include "sizes/binding.h"
 
 #include <algorithm>
 #include <unordered_map>

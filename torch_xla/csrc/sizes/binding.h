@@ -1,4 +1,4 @@
-// How cuts of one exact key run as the program of their bucket (exec/bounded_cut.h).
+// How cuts of one exact key run as the program of their bucket (sizes/families.h).
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/bounded_graph.h"
+#include "sizes/bounded_graph.h"
 #include "tensor/host_edges.h"
 
 namespace torch_xla::lazy {

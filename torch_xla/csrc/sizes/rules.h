@@ -1,7 +1,7 @@
 // What operations do with padding.
 #pragma once
 
-#include "exec/bounded_graph.h"
+#include "sizes/bounded_graph.h"
 
 namespace torch_xla::lazy {
 

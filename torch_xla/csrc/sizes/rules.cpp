@@ -1,4 +1,4 @@
-#include "exec/bounded_rules.h"
+#include "sizes/rules.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>

@@ -1,4 +1,4 @@
-#include "exec/bounded_cut.h"
+#include "sizes/families.h"
 
 #include <algorithm>
 #include <atomic>
@@ -15,9 +15,9 @@
 #include "XLAOps.h"
 #include "debug/metrics.h"
 #include "debug/report.h"
-#include "exec/bounded_graph.h"
-#include "exec/bounded_rules.h"
 #include "ir/dump.h"
+#include "sizes/bounded_graph.h"
+#include "sizes/rules.h"
 #include "tensor/device_data.h"
 #include "tensor/node_factory.h"
 #include "tensor/view.h"
