@@ -91,10 +91,11 @@ class BoundedGraph {
   /// The node that was refused, for reports; null if none was.
   const ir::Node* refused() const { return node_; }
 
- private:
-  friend struct BoundedRules;
-
-  /// An argument of the node that is rewritten.
+  // What follows is for the rule of the node that is rewritten.
+  const ir::Node& node() const { return *node_; }
+  /// Its first result in the first graph.
+  ir::ShapeRef first() const { return varying_.first[shapes_.begin[position_]]; }
+  /// An argument of it.
   struct Argument {
     std::string_view name;
     size_t operand = 0, operands = 0;  // its tensors
@@ -102,7 +103,6 @@ class BoundedGraph {
     bool given = true;
     c10::SmallVector<bool, 4> present;  // of a list of optional tensors
   };
-  void ReadArguments();
   const Argument& Named(std::string_view name) const;
   bool Has(std::string_view name) const;
   int64_t Int(std::string_view name) const;
@@ -112,14 +112,6 @@ class BoundedGraph {
   const Result* Tensor(std::string_view name) const;
   int64_t Dim(int64_t dim, size_t rank) const;
 
-  void RewriteOnce(FindBoundedRule rule_of);
-  void FindMarks();
-  void VisitLeaf();
-  void Keep();
-  /// Calls `visit` with the input's index and the dimension of each size that varies; of inputs
-  /// with the same sizes only for the first one.
-  template <typename Visit>
-  void VisitSizes(const Visit& visit) const;
   bool ResultVaries(size_t result, size_t dim) const;
   /// A dimension that the node itself makes: like an input's if it varies like that, or fixed.
   BoundedDim Made(size_t result, size_t dim);
@@ -147,6 +139,17 @@ class BoundedGraph {
             const ir::OpSpec* op = nullptr);
   void EmitShaped(ir::Node::Operands operands, ir::Words words, const BoundedLayout& layout);
   ir::Node::Operands Values() const;
+
+ private:
+  void RewriteOnce(FindBoundedRule rule_of);
+  void FindMarks();
+  void VisitLeaf();
+  void Keep();
+  void ReadArguments();
+  /// Calls `visit` with the input's index and the dimension of each size that varies; of inputs
+  /// with the same sizes only for the first one.
+  template <typename Visit>
+  void VisitSizes(const Visit& visit) const;
 
   const Graph& graph_;
   const VaryingSizes varying_;

@@ -1,0 +1,102 @@
+// Losses.
+#include "sizes/rules_common.h"
+
+namespace torch_xla::lazy::bounded {
+namespace {
+
+void NllLoss(G& g) {
+  const bool backward = g.Has("grad_output");
+  ir::Node::Operands operands = g.Values();
+  const BoundedGraph::Argument &self = g.Named("self"), &target = g.Named("target");
+  const BoundedLayout& in = g.In(self.operand).layout;
+  if (in.size() < 2) Refuse("a loss of one row has no rule");
+  if (const Result* weight = g.Tensor("weight")) RequireSame(weight->layout, {in[1]});
+  BoundedLayout rows = in;
+  rows.erase(rows.begin() + 1);
+  RequireSame(g.In(target.operand).layout, rows);
+  if (const Result* weight = g.Tensor("weight"))
+    operands[g.Named("weight").operand] = g.Masked(*weight, 0.0);
+  // Padding is a label that is ignored.
+  operands[self.operand] = g.Masked(g.In(self.operand), 0.0);
+  operands[target.operand] = g.Masked(g.In(target.operand), g.Int("ignore_index"));
+  if (backward) {
+    if (g.Int("reduction") == 0) {
+      RequireSame(g.In(0).layout, rows);
+      operands[0] = g.Masked(g.In(0), 0.0);
+    }
+    g.Emit(std::move(operands), g.node().attributes(), {in});
+    return;
+  }
+  const BoundedLayout each = g.Int("reduction") == 0 ? rows : BoundedLayout{};
+  g.Emit(std::move(operands), g.node().attributes(), {each, {}});
+}
+
+/// Elementwise losses that are 0 where both operands are 0.
+void PairLoss(G& g) {
+  const Result &self = *g.Tensor("self"), &target = *g.Tensor("target");
+  BoundedLayout layout = Broadcast(self.layout, target.layout);
+  if (const Result* weight = g.Has("weight") ? g.Tensor("weight") : nullptr)
+    layout = Broadcast(layout, weight->layout);
+  const int64_t reduction = g.Int("reduction");
+  const size_t a = g.Named("self").operand, b = g.Named("target").operand;
+  ir::Node::Operands operands = g.Values();
+  if (g.Has("grad_output")) {
+    if (reduction == 1) {
+      ir::Words words = g.node().attributes();
+      words[g.Named("reduction").word] = 2;
+      const c10::ScalarType dtype = operands[0].shape()->dtype;
+      operands[0] = lazy::Cast(
+          g.Make(ir::ops::div_Tensor, {operands[0], g.Count(layout, Dims(layout.size(), true))}),
+          dtype);
+      g.Emit(std::move(operands), std::move(words), {layout});
+      return;
+    }
+    if (reduction == 0) Broadcast(g.In(0).layout, layout);
+    g.Emit(std::move(operands), g.node().attributes(), {layout});
+    return;
+  }
+  if (reduction == 0) {
+    g.Emit(std::move(operands), g.node().attributes(), {layout});
+    return;
+  }
+  if (self.layout.size() != target.layout.size()) Refuse("its operands are broadcast");
+  for (size_t d = 0; d < layout.size(); ++d) {
+    if (!Same(self.layout[d], target.layout[d])) Refuse("its operands are broadcast");
+  }
+  operands[a] = g.Masked(self, 0.0);
+  operands[b] = g.Masked(target, 0.0);
+  if (const Result* weight = g.Has("weight") ? g.Tensor("weight") : nullptr)
+    operands[g.Named("weight").operand] = g.Masked(*weight, 0.0);
+  if (reduction == 2) {
+    g.Emit(std::move(operands), g.node().attributes(), {BoundedLayout{}});
+    return;
+  }
+  const c10::ScalarType dtype = g.node().shape()->dtype;
+  if (IsHalf(dtype)) {
+    operands[a] = lazy::Cast(operands[a], c10::ScalarType::Float);
+    operands[b] = lazy::Cast(operands[b], c10::ScalarType::Float);
+  }
+  ir::Words words = g.node().attributes();
+  words[g.Named("reduction").word] = 2;
+  const ir::Value sum = g.Make(g.node().op(), std::move(operands), std::move(words));
+  g.Set(0,
+        lazy::Cast(g.Make(ir::ops::div_Tensor, {sum, g.Count(layout, Dims(layout.size(), true))}),
+                   dtype),
+        {});
+}
+
+}  // namespace
+
+Table LossRules() {
+  return {
+      {&NllLoss,
+       {"aten::nll_loss_forward", "aten::nll_loss_backward", "aten::nll_loss2d_forward",
+        "aten::nll_loss2d_backward"}},
+      {&PairLoss,
+       {"aten::binary_cross_entropy", "aten::binary_cross_entropy_backward", "aten::mse_loss",
+        "aten::mse_loss_backward", "aten::smooth_l1_loss", "aten::smooth_l1_loss_backward",
+        "aten::huber_loss", "aten::huber_loss_backward"}},
+  };
+}
+
+}  // namespace torch_xla::lazy::bounded
