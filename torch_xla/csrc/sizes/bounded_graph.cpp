@@ -65,11 +65,6 @@ void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
     made_.emplace(asked, BoundedDim{{asked.second, bound, asked.first, true}});
     return true;
   };
-  // A fill may have any factors, so those of other arrays come first.
-  const auto fill = [&](const std::pair<int64_t, int64_t>& asked) {
-    const auto found = filled_.find(asked);
-    return found != filled_.end() && made_.insert(*found).second;
-  };
   // A size may be asked for before the node that makes it: a gradient's graph begins at its end.
   constexpr int kMaxTries = 4;
   for (int tries = 1;; ++tries) {
@@ -77,9 +72,8 @@ void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
       again();
       break;
     } catch (const SizesRefused&) {
-      const bool is_known = std::ranges::any_of(missing_, [&](const auto& size) {
-        return made_.contains(size) || fill(size) || guess(size);
-      });
+      const bool is_known = std::ranges::any_of(
+          missing_, [&](const auto& size) { return made_.contains(size) || guess(size); });
       if (!is_known || tries == kMaxTries) throw;
     }
   }
@@ -322,36 +316,26 @@ void BoundedGraph::VisitLeaf() {
   const uint32_t result = shapes_.begin[position_];
   const ir::ShapeRef shape = node_->shape();
   BoundedLayout layout = FixedLayout(shape->dims);
-  const bool is_fill = IsProgramFill(*data);
   for (size_t d = 0; d < layout.size(); ++d) {
     if (!ResultVaries(0, d)) continue;
     const int64_t size = shape->dims[d], first = varying_.first[result]->dims[d];
     if (size < 2) continue;  // a size of its own: such arrays are empty, or are broadcast
-    const std::pair key(first, size);
-    if (const auto found = made_.find(key); is_fill && found != made_.end()) {
-      layout[d] = found->second;
-      continue;
-    }
-    const auto marked = marked_.find(key);
+    const auto marked = marked_.find({first, size});
     int64_t bound = BucketOf(size, varying_.grows);
     if (const auto least = least_.find(size); least != least_.end())
       bound = std::min(bound, least->second);
     if (marked != marked_.end()) bound = marked->second;
     layout[d] = {{size, bound, first, true}};
-    if (is_fill) {
-      filled_.emplace(key, layout[d]);
-      missing_.insert(key);
-    } else {
-      made_.emplace(key, layout[d]);
-    }
+    made_.emplace(std::pair(first, size), layout[d]);
   }
   if (!Varies(layout)) {
     results[0] = {{PointerTo(*node_), 0}, std::move(layout), false};
     return;
   }
   const ir::ShapeRef bounded = ir::GetShape(shape->dtype, BoundsOf(layout));
-  if (is_fill) {
+  if (IsProgramFill(*data)) {
     results[0] = {Fill(*data->fill(), bounded), std::move(layout), true};
+    results[0].uniform = true;
     fills_.emplace_back(results[0].value.node->operands()[0].node.get(), node_);
     return;
   }
@@ -507,9 +491,9 @@ void BoundedGraph::Set(size_t result, ir::Value value, BoundedLayout layout) {
   for (size_t d = 0; fits && d < layout.size(); ++d) {
     fits = SizeOf(layout[d]) == exact->dims[d];
     if (!Varies(layout[d]) || !ResultVaries(result, d)) continue;
-    made_.emplace(
-        std::pair(varying_.first[shapes_.begin[position_] + result]->dims[d], exact->dims[d]),
-        layout[d]);
+    BoundedDim& known =
+        made_[{varying_.first[shapes_.begin[position_] + result]->dims[d], exact->dims[d]}];
+    if (known.size() < layout[d].size()) known = layout[d];  // of a fill it may be one size
   }
   if (!fits) throw SizesRefused{"its padded result would be " + (shape ? shape->ToString() : "")};
   const bool varies = Varies(layout);

@@ -60,7 +60,8 @@ class BoundedGraph {
     ir::Value value;
     BoundedLayout layout;
     bool varies = false;
-    bool zero = false;  // whether all padding is 0
+    bool zero = false;     // whether all padding is 0
+    bool uniform = false;  // whether all elements are equal
     /// The result of the user's graph that has these elements; of a view of all elements, its base.
     std::optional<std::pair<size_t, size_t>> source{};
   };
@@ -158,11 +159,9 @@ class BoundedGraph {
   const DeviceSet* devices_;
   std::unordered_map<const ir::Node*, c10::SmallVector<Result, 1>> results_;
   std::map<std::pair<int64_t, int64_t>, BoundedDim> made_;  // by (first size, size)
-  std::map<std::pair<int64_t, int64_t>, BoundedDim>
-      filled_;                                             // those of fills, which follow `made_`
-  std::set<std::pair<int64_t, int64_t>> missing_;          // what was not in `made_` when asked
-  std::map<std::pair<int64_t, int64_t>, int64_t> marked_;  // bounds, by (first size, size)
-  std::map<int64_t, int64_t> least_;                       // bounds that are first sizes, by size
+  std::set<std::pair<int64_t, int64_t>> missing_;           // what was not in `made_` when asked
+  std::map<std::pair<int64_t, int64_t>, int64_t> marked_;   // bounds, by (first size, size)
+  std::map<int64_t, int64_t> least_;                        // bounds that are first sizes, by size
   std::map<std::pair<int64_t, int64_t>, ir::Value> numbers_;  // by (first size, size)
   std::map<std::vector<int64_t>, ir::Value> masks_;
   Zeroed zeroed_;

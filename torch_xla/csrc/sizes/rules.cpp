@@ -13,11 +13,18 @@ namespace torch_xla::lazy {
 namespace bounded {
 namespace {
 
+/// Operands that are products of several sizes in different orders lie like the first of them. A
+/// fill has any order.
 void Pointwise(G& g) {
   BoundedLayout layout;
-  for (size_t i = 0; i < g.node().operands().size(); ++i)
-    layout = Broadcast(layout, g.In(i).layout);
-  g.Emit(g.Values(), g.node().attributes(),
+  ir::Node::Operands operands = g.Values();
+  for (bool uniform : {false, true}) {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (g.In(i).uniform == uniform) layout = Broadcast(layout, g.In(i).layout, /*fits=*/true);
+    }
+  }
+  for (size_t i = 0; i < operands.size(); ++i) operands[i] = Like(g, g.In(i), layout).value;
+  g.Emit(std::move(operands), g.node().attributes(),
          std::vector<BoundedLayout>(g.node().num_outputs(), layout));
 }
 

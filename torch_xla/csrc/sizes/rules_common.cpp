@@ -2,22 +2,26 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace torch_xla::lazy::bounded {
 
 [[noreturn]] void Refuse(const char* reason) { throw SizesRefused{reason}; }
 
-BoundedDim Joined(const BoundedDim& a, const BoundedDim& b) {
+BoundedDim Joined(const BoundedDim& a, const BoundedDim& b, bool fits) {
   if (a.empty()) return b;
   if (b.empty() || Same(a, b)) return a;
-  Refuse("its operands have different sizes that vary");
+  if (!fits || SizeOf(a) != SizeOf(b) || !Varies(a) || !Varies(b))
+    Refuse("its operands have different sizes that vary");
+  return a.size() < b.size() ? b : a;
 }
 
-BoundedLayout Broadcast(const BoundedLayout& a, const BoundedLayout& b) {
+BoundedLayout Broadcast(const BoundedLayout& a, const BoundedLayout& b, bool fits) {
   BoundedLayout longer = a.size() >= b.size() ? a : b;
   const BoundedLayout& other = a.size() >= b.size() ? b : a;
   const size_t more = longer.size() - other.size();
-  for (size_t d = 0; d < other.size(); ++d) longer[more + d] = Joined(longer[more + d], other[d]);
+  for (size_t d = 0; d < other.size(); ++d)
+    longer[more + d] = Joined(longer[more + d], other[d], fits);
   return longer;
 }
 
@@ -123,23 +127,48 @@ c10::ScalarType IndexType(int64_t elements) {
                                                         : c10::ScalarType::Long;
 }
 
-Result Compact(G& g, const Result& of, size_t d) {
-  const BoundedDim& dim = of.layout[d];
-  if (dim.size() < 2) return of;
-  const int64_t size = SizeOf(dim), bound = BoundOf(dim);
+static ir::Value Reordered(G& g, const ir::Value& of, size_t d, const BoundedDim& from,
+                           const BoundedDim& to) {
+  if (Same(from, to)) return of;
+  const ir::Value index = g.Make(
+      ir::ops::minimum, {Places(g, {to}, {1}, 0, c10::ScalarType::Long), Number(SizeOf(from) - 1)});
+  return Select(g, of, d, PlaceOf(g, index, from));
+}
+
+Result Like(G& g, Result of, const BoundedLayout& layout) {
+  if (of.layout.size() > layout.size()) return of;
+  const size_t more = layout.size() - of.layout.size();
+  for (size_t d = 0; d < of.layout.size(); ++d) {
+    BoundedDim& from = of.layout[d];
+    const BoundedDim& to = layout[more + d];
+    if (Same(from, to) || SizeOf(from) != SizeOf(to) || !Varies(from) || !Varies(to)) continue;
+    const BoundedDim old = std::exchange(from, to);
+    of.value = of.uniform ? g.View(of.value, BoundsOf(of.layout),
+                                   std::vector<int64_t>(of.layout.size(), 0))
+                          : Reordered(g, of.value, d, old, to);
+    of.source.reset(), of.zero = false;
+  }
+  return of;
+}
+
+/// All factors as one.
+static BoundedDim Single(const BoundedDim& dim) {
+  if (dim.size() < 2) return dim;
   int64_t first = 1;
   for (const Factor& factor : dim) first *= factor.first;
-  const ir::Value index = g.Make(ir::ops::minimum, {g.Iota(bound), Number(size - 1)});
-  Result result{Select(g, of.value, d, PlaceOf(g, index, dim)), of.layout, true};
-  result.layout[d] = {{size, bound, first, true}};
+  return {{SizeOf(dim), BoundOf(dim), first, true}};
+}
+
+Result Compact(G& g, const Result& of, size_t d) {
+  if (of.layout[d].size() < 2) return of;
+  Result result{of.value, of.layout, true};
+  result.layout[d] = Single(of.layout[d]);
+  result.value = Reordered(g, of.value, d, of.layout[d], result.layout[d]);
   return result;
 }
 
 ir::Value Spread(G& g, const ir::Value& of, size_t d, const BoundedDim& dim) {
-  if (dim.size() < 2) return of;
-  const ir::Value last = MakeConstant(BoundOf(dim) - 1, c10::ScalarType::Long, false);
-  const ir::Value index = Places(g, {dim}, {1}, 0, c10::ScalarType::Long);
-  return Select(g, of, d, g.Make(ir::ops::minimum, {index, last}));
+  return Reordered(g, of, d, Single(dim), dim);
 }
 
 c10::Scalar NumberOf(Neutral neutral, c10::ScalarType dtype) {

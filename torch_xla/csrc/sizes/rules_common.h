@@ -40,8 +40,9 @@ Table ImageRules();
 
 enum class Neutral { kZero, kOne, kLeast, kMost, kNone };
 [[noreturn]] void Refuse(const char* reason);
-BoundedDim Joined(const BoundedDim& a, const BoundedDim& b);
-BoundedLayout Broadcast(const BoundedLayout& a, const BoundedLayout& b);
+/// With `fits` sizes may be equal products of other factors.
+BoundedDim Joined(const BoundedDim& a, const BoundedDim& b, bool fits = false);
+BoundedLayout Broadcast(const BoundedLayout& a, const BoundedLayout& b, bool fits = false);
 void RequireFixed(const BoundedDim& dim, const char* reason);
 void RequireFixed(const BoundedLayout& layout, const char* reason);
 void RequireSame(const BoundedLayout& a, const BoundedLayout& b);
@@ -59,6 +60,9 @@ ir::Value Places(const G& g, const BoundedLayout& layout, c10::IntArrayRef strid
 /// Where the elements lie whose indices in the array without padding are given.
 ir::Value PlaceOf(G& g, ir::Value index, const BoundedDim& all);
 c10::ScalarType IndexType(int64_t elements);
+/// The array with the order of factors that `layout` has, where the sizes are equal. A fill has any
+/// order; of other arrays each element is taken by its index.
+Result Like(G& g, Result of, const BoundedLayout& layout);
 /// The array with dimension `d` as one factor, whose padding lies at its end.
 Result Compact(G& g, const Result& of, size_t d);
 /// The reverse: what was computed along a dimension that was made one factor lies like `dim`.

@@ -15,8 +15,9 @@ void EmbeddingBackward(G& g) {
   if (g.Int("scale_grad_by_freq") != 0) Refuse("it counts how often an index comes");
   const BoundedLayout& grad = g.In(0).layout;
   RequireFixed(grad.back(), "the table's size varies");
-  RequireSame({grad.begin(), grad.end() - 1}, g.In(1).layout);
-  g.Emit({g.Masked(g.In(0), 0.0), g.Masked(g.In(1), int64_t{0})}, g.node().attributes(),
+  const Result index = Like(g, g.In(1), {grad.begin(), grad.end() - 1});
+  RequireSame({grad.begin(), grad.end() - 1}, index.layout);
+  g.Emit({g.Masked(g.In(0), 0.0), g.Masked(index, int64_t{0})}, g.node().attributes(),
          {{FixedDim(g.Int("num_weights")), grad.back()}});
 }
 
@@ -43,8 +44,9 @@ void IndexSelect(G& g) {
 
 /// Padding is masked, so that it adds 0.
 void IndexAdd(G& g) {
-  const Result &self = g.In(0), &index = *g.Tensor("index"), &source = *g.Tensor("source");
+  const Result &self = g.In(0), &index = *g.Tensor("index");
   const BoundedLayout chosen = Chosen(g, self, index);
+  const Result source = Like(g, *g.Tensor("source"), chosen);
   RequireSame(source.layout, chosen);
   ir::Node::Operands operands = g.Values();
   operands[g.Named("index").operand] = PlaceOf(g, g.Masked(index, int64_t{0}), Counted(g));
@@ -55,10 +57,16 @@ void IndexAdd(G& g) {
 
 /// The dimension along which an index of the same rank counts. Along the others it may have fewer
 /// elements than `self`: those at the beginning, as long as its bound is no longer.
-size_t AlongIndex(G& g, const Result& self, const Result& index) {
+size_t AlongIndex(G& g, Result& self, const Result& index) {
   const size_t rank = self.layout.size();
   if (rank != index.layout.size() || rank == 0) Refuse("an index of a number has no rule");
   const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), rank));
+  BoundedLayout layout = index.layout;
+  for (size_t d = 0; d < rank; ++d) {
+    const BoundedDim &a = self.layout[d], &b = index.layout[d];
+    if (d == dim || (a.size() < 2 && b.size() < 2 && BoundOf(b) <= BoundOf(a))) layout[d] = a;
+  }
+  self = Like(g, self, layout);
   for (size_t d = 0; d < rank; ++d) {
     const BoundedDim &a = self.layout[d], &b = index.layout[d];
     if (d == dim || Same(a, b)) continue;
@@ -69,9 +77,10 @@ size_t AlongIndex(G& g, const Result& self, const Result& index) {
 }
 
 void Gather(G& g) {
-  const Result &self = g.In(0), &index = g.In(1);
-  AlongIndex(g, self, index);
-  g.Emit({self.value, PlaceOf(g, g.Masked(index, int64_t{0}), Counted(g))}, g.node().attributes(),
+  Result self = g.In(0);
+  const Result& index = g.In(1);
+  const BoundedDim& along = self.layout.at(AlongIndex(g, self, index));
+  g.Emit({self.value, PlaceOf(g, g.Masked(index, int64_t{0}), along)}, g.node().attributes(),
          {index.layout});
 }
 
@@ -146,9 +155,11 @@ template <bool adds>
 void Scatter(G& g) {
   if (g.Has("reduce")) Refuse("it has no rule with a reduction");
   const size_t at = g.Named("index").operand;
-  const Result &self = g.In(0), &index = g.In(at);
+  Result self = g.In(0);
+  const Result& index = g.In(at);
   const size_t dim = AlongIndex(g, self, index);
   ir::Node::Operands operands = g.Values();
+  operands[0] = self.value;
   const Dims along = Only(index.layout.size(), static_cast<int64_t>(dim));
   operands[at] = adds ? index.value : Repeated(g, index, along);
   operands[at] = g.Masked({operands[at], index.layout, index.varies}, int64_t{0},
@@ -159,10 +170,11 @@ void Scatter(G& g) {
   for (size_t d = 0; d < within.size(); ++d)
     within[d] = d != dim && !Same(self.layout[d], index.layout[d]);
   if (const Result* source = g.Has("src") ? g.Tensor("src") : nullptr) {
-    RequireSame(source->layout, index.layout);
+    const Result like = Like(g, *source, index.layout);
+    RequireSame(like.layout, index.layout);
     ir::Value& given = operands[g.Named("src").operand];
-    given = adds ? g.Masked(*source, NumberOf(Neutral::kZero, source->value.shape()->dtype))
-                 : Repeated(g, *source, along);
+    given = adds ? g.Masked(like, NumberOf(Neutral::kZero, given.shape()->dtype))
+                 : Repeated(g, like, along);
     if (!adds && AnyVaries(index.layout, within)) {
       ir::Words words;
       ir::AttributeWriter writer(words);

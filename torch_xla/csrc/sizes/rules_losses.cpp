@@ -13,12 +13,13 @@ void NllLoss(G& g) {
   if (const Result* weight = g.Tensor("weight")) RequireSame(weight->layout, {in[1]});
   BoundedLayout rows = in;
   rows.erase(rows.begin() + 1);
-  RequireSame(g.In(target.operand).layout, rows);
+  const Result labels = Like(g, g.In(target.operand), rows);
+  RequireSame(labels.layout, rows);
   if (const Result* weight = g.Tensor("weight"))
     operands[g.Named("weight").operand] = g.Masked(*weight, 0.0);
   // Padding is a label that is ignored.
   operands[self.operand] = g.Masked(g.In(self.operand), 0.0);
-  operands[target.operand] = g.Masked(g.In(target.operand), g.Int("ignore_index"));
+  operands[target.operand] = g.Masked(labels, g.Int("ignore_index"));
   if (backward) {
     if (g.Int("reduction") == 0) {
       RequireSame(g.In(0).layout, rows);
@@ -33,13 +34,15 @@ void NllLoss(G& g) {
 
 /// Elementwise losses that are 0 where both operands are 0.
 void PairLoss(G& g) {
-  const Result &self = *g.Tensor("self"), &target = *g.Tensor("target");
+  const Result& self = *g.Tensor("self");
+  const Result target = Like(g, *g.Tensor("target"), self.layout);
   BoundedLayout layout = Broadcast(self.layout, target.layout);
   if (const Result* weight = g.Has("weight") ? g.Tensor("weight") : nullptr)
     layout = Broadcast(layout, weight->layout);
   const int64_t reduction = g.Int("reduction");
   const size_t a = g.Named("self").operand, b = g.Named("target").operand;
   ir::Node::Operands operands = g.Values();
+  operands[b] = target.value;
   if (g.Has("grad_output")) {
     if (reduction == 1) {
       ir::Words words = g.node().attributes();
