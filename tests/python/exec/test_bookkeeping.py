@@ -245,3 +245,29 @@ def test_a_number_that_was_read_is_part_of_the_next_program(device: torch.device
     result = torch.arange(3, device=device) < longest
     torch_xla.sync()
     assert result.tolist() == [True, True, False] and lengths.tolist() == [2, 1]
+
+
+def test_batches_of_samples_that_stay_on_the_device(device: torch.device) -> None:
+    """As the replay buffer of a DQN: a sample's next state is the state of another sample."""
+    generator = torch.Generator().manual_seed(0)
+    states = [torch.randn(4, generator=generator) for _ in range(12)]
+    weights = torch.randn(4, 4, generator=generator)
+    on_device, total = [state.to(device) for state in states], weights.to(device)
+    expected, after = weights, []
+    for _ in range(12):
+        chosen = torch.randperm(11, generator=generator)[:6].tolist()
+        ends = [i + 1 for i in chosen]
+
+        def update(
+            data: list[torch.Tensor], w: torch.Tensor, chosen=chosen, ends=ends
+        ) -> torch.Tensor:
+            now, then = torch.stack([data[i] for i in chosen]), torch.stack([data[i] for i in ends])
+            for _ in range(4):
+                now, then = torch.tanh(now @ w), torch.sigmoid(then @ w)
+            return w + 0.1 * (now.T @ then)
+
+        total, expected = update(on_device, total), update(states, expected)
+        torch_xla.sync()
+        after.append(compiles())
+    torch.testing.assert_close(total.cpu(), expected)
+    assert after[-1] == after[3]

@@ -52,6 +52,13 @@ std::optional<SplitGraph> Split(const Graph& graph) {
       parts[i] = Part::kLeaf;
       continue;
     }
+    if (JoinsSamples(node)) {
+      parts[i] = Part::kBefore;
+      for (const ir::Value& operand : node.operands()) {
+        if (!IsLeaf(*operand.node)) part(operand) = Part::kBefore;
+      }
+      continue;
+    }
     light[i] = IsBookkeeping(node);
     if (!light[i]) continue;
     bool before = true;

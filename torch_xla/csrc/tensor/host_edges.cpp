@@ -38,6 +38,24 @@ bool IsSmallInteger(ir::ShapeRef shape) {
          shape->numel <= kFewElements;
 }
 
+/// Whether the CPU can move such data from place to place.
+bool IsSmallData(ir::ShapeRef shape) {
+  return shape && shape->numel <= kFewElements && !c10::isFloat8Type(shape->dtype) &&
+         (c10::isIntegralType(shape->dtype, /*includeBool=*/true) ||
+          c10::isFloatingType(shape->dtype));
+}
+
+bool IsSmallLeaf(const ir::Value& value) {
+  return (IsData(*value.node) || IsNumber(*value.node)) && IsSmallData(value.shape());
+}
+
+/// Whether a value is data on the device, or a view of such data.
+bool IsSample(const ir::Value& value) {
+  const ir::Node& node = *value.node;
+  return IsSmallLeaf(value) ||
+         (&node.op() == &ir::ops::as_strided && std::ranges::all_of(node.operands(), IsSmallLeaf));
+}
+
 /// Whether an operator on integers gives exactly the same result on the CPU for all values.
 /// Operators that divide, shift or index are left out: the CPU may refuse them or treat them
 /// differently.
@@ -124,6 +142,11 @@ bool IsBookkeeping(const ir::Node& node) {
     if (!IsNumber(*operand.node) && !IsSmallInteger(operand.shape())) return false;
   }
   return true;
+}
+
+bool JoinsSamples(const ir::Node& node) {
+  return &node.op() == &ir::ops::cat && IsSmallData(node.shape()) &&
+         std::ranges::all_of(node.operands(), IsSample);
 }
 
 std::optional<HostCalls> HostAlone(const ir::Value& value) {

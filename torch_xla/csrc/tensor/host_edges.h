@@ -85,6 +85,9 @@ bool IsLeaf(const ir::Node& node);
 /// Whether the host may compute the node exactly as a device would: it is an operation on a few
 /// integers.
 bool IsBookkeeping(const ir::Node& node);
+/// Whether the node puts a small batch together from data and views of data, as a loop does that
+/// keeps its samples on the device. Which samples are the same array differs from batch to batch.
+bool JoinsSamples(const ir::Node& node);
 
 /// The operations that a value is computed from, if they are a little bookkeeping on data from the
 /// host, so that no program must be compiled and no running program waited for. Else nothing.
