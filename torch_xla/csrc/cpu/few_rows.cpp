@@ -2,7 +2,6 @@
 // must not copy them: BLAS and XLA's library pack or transpose the weights at each call.
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "cpu/calls.h"
 #include "cpu/choices.h"
@@ -11,7 +10,6 @@
 #include "cpu/float_vectors.h"
 #include "cpu/handlers.h"
 #include "cpu/instruction_sets.h"
-#include "cpu/product_tile.h"
 
 namespace torch_xla::cpu {
 namespace {
@@ -112,67 +110,6 @@ C10_ALWAYS_INLINE void Columns(const FewRows<T>& product, int64_t column, int64_
   }
 }
 
-/// The number of terms of the sums at a time: their weights stay in the nearest cache.
-constexpr int64_t kPanelDepth = 64;
-
-/// Adds to some columns of the result. The weights of a term are contiguous.
-template <int kLanes, int kVectors, int kRows>
-C10_ALWAYS_INLINE void AddPanelRows(const float* rows, int64_t row_stride, int64_t m,
-                                    const float* panel, int64_t depth, float* out,
-                                    int64_t out_stride, bool starts) {
-  for (; m >= kRows; m -= kRows, rows += kRows * row_stride, out += kRows * out_stride) {
-    MultiplyTile<kLanes, kVectors, kRows>(rows, row_stride, 1, panel, kVectors * kLanes, depth, out,
-                                          out_stride, !starts);
-  }
-  if constexpr (kRows > 1) {
-    AddPanelRows<kLanes, kVectors, kRows / 2>(rows, row_stride, m, panel, depth, out, out_stride,
-                                              starts);
-  }
-}
-
-/// Computes kVectors * kLanes columns, whose weights are transposed a few terms at a time.
-template <int kLanes, int kVectors, int kRows, typename T>
-C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
-  constexpr int kWidth = kVectors * kLanes;
-  alignas(64) float panel[kPanelDepth * kWidth];
-  alignas(64) float converted[std::is_same_v<T, float> ? 1 : choices::kFewRows * kPanelDepth];
-  for (int64_t begin = 0; begin < product.k; begin += kPanelDepth) {
-    const int64_t depth = std::min(kPanelDepth, product.k - begin);
-    for (int v = 0; v < kVectors; ++v) {
-      for (int64_t l = 0; l < depth; l += kLanes) {
-        Lanes<kLanes> block[kLanes];
-        for (int j = 0; j < kLanes; ++j) {
-          const T* from = product.weights + (column + v * kLanes + j) * product.k + begin + l;
-          __builtin_prefetch(from + kPanelDepth, 0, 2);
-          block[j] =
-              l + kLanes <= depth ? Load<Lanes<kLanes>>(from) : LoadFirst<kLanes>(from, depth - l);
-        }
-        Transpose<kLanes>(block);
-        for (int j = 0; j < kLanes; ++j) {
-          std::memcpy(panel + ((l + j) * kVectors + v) * kLanes, &block[j], sizeof(block[j]));
-        }
-      }
-    }
-    const bool starts = begin == 0;
-    float* out = product.out + column;
-    if constexpr (std::is_same_v<T, float>) {
-      AddPanelRows<kLanes, kVectors, kRows>(product.rows + begin, product.k, product.m, panel,
-                                            depth, out, product.n, starts);
-    } else {
-      for (int64_t row = 0; row < product.m; row += choices::kFewRows) {
-        const int64_t count = std::min(choices::kFewRows, product.m - row);
-        for (int64_t i = 0; i < count; ++i) {
-          const T* from = product.rows + (row + i) * product.k + begin;
-          for (int64_t l = 0; l < depth; ++l)
-            converted[i * kPanelDepth + l] = Load<float>(from + l);
-        }
-        AddPanelRows<kLanes, kVectors, kRows>(converted, kPanelDepth, count, panel, depth,
-                                              out + row * product.n, product.n, starts);
-      }
-    }
-  }
-}
-
 /// Adds `kDepth` terms to the columns of each row. Weights stored by columns need no transposition.
 template <int kLanes, int kDepth, typename T>
 C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t begin, int64_t end) {
@@ -221,21 +158,6 @@ C10_ALWAYS_INLINE void Terms(const FewRows<T>& product, int64_t begin, int64_t e
 template <int kLanes, int kRows, typename T>
 C10_ALWAYS_INLINE void Compute(const FewRows<T>& product, int64_t begin, int64_t end) {
   if (product.by_columns) return Terms<kLanes>(product, begin, end);
-  // From this number of rows on, transposing the weights costs less than summing lanes for each
-  // row. Weights in memory are better read in their order, unless each row would convert them
-  // again.
-  const bool is_near =
-      product.n * product.k * static_cast<int64_t>(sizeof(T)) <= choices::kNearWeights;
-  const int64_t least_rows = is_near                    ? choices::kRowsToPack
-                             : std::is_same_v<T, float> ? choices::kRowsToPackFar
-                                                        : choices::kRowsToConvert;
-  if (product.m >= least_rows && product.k > 0) {
-    constexpr int kPanelRows = kRows * 2;
-    for (; begin + 2 * kLanes <= end; begin += 2 * kLanes) {
-      Panel<kLanes, 2, kPanelRows>(product, begin);
-    }
-    for (; begin + kLanes <= end; begin += kLanes) Panel<kLanes, 1, kPanelRows>(product, begin);
-  }
   Columns<kLanes, kRows>(product, begin, end);
 }
 
