@@ -740,7 +740,7 @@ def test_mkl_knows_the_processor() -> None:
     assert int(found) >= 0
 
 
-def test_cross_entropy_is_calls() -> None:
+def test_cross_entropy_of_short_and_few_rows() -> None:
     """Of rows of few columns and of many, of few and of many rows."""
     kinds, cases = [], []
     for rows, columns in (6, 7), (300, 31), (300, 32), (5, 1500), (90, 1000):
@@ -761,15 +761,6 @@ def test_cross_entropy_is_calls() -> None:
     check_many([(F.log_softmax, (x, 1), {}) for x in (edges, edges.repeat(1, 4))], atol=1e-6)
     lost = torch.full((8,), -100)
     check_many([(F.cross_entropy, (edges[5:], lost[5:]), {})], grad=True)
-    chosen = {
-        kernel
-        for name, kind, kernel in _XLAC._kernel_choices()
-        if name == "cross_entropy" and kind != "f32 long many"
-    }
-    assert chosen == {"library"}
-    x, target = rand(6, 7).to("xla"), torch.arange(6).to("xla")
-    text = xm.get_stablehlo([F.cross_entropy(x, target)])
-    assert "custom_call" not in text  # the form that is exported
 
 
 def test_short_dimensions_are_joined() -> None:

@@ -61,21 +61,10 @@ inline constexpr const char* kColumnSumsTarget = "torch_xla.cpu_column_sums";
 inline constexpr const char* kRowSumsTarget = "torch_xla.cpu_row_sums";
 /// Operands: x; maximum, logarithm, class and gradient of each row; and optionally the bias.
 inline constexpr const char* kCrossEntropyBackwardTarget = "torch_xla.cpu_cross_entropy_backward";
-inline constexpr const char* kLogSoftmaxTarget = "torch_xla.cpu_log_softmax";
-inline constexpr const char* kLogSoftmaxBackwardTarget = "torch_xla.cpu_log_softmax_backward";
 inline constexpr const char* kSoftmaxTarget = "torch_xla.cpu_softmax";
 inline constexpr const char* kSoftmaxBackwardTarget = "torch_xla.cpu_softmax_backward";
 struct SoftmaxCall {
   int64_t safe;  // a row of which all elements are -inf becomes zeros, not NaN
-};
-
-/// Operands: the classes, the class to ignore, the logarithms (backward: the gradient of the result
-/// and the total weight), and optionally a weight for each class.
-inline constexpr const char* kNllLossTarget = "torch_xla.cpu_nll_loss";
-inline constexpr const char* kNllLossBackwardTarget = "torch_xla.cpu_nll_loss_backward";
-struct NllLossCall {
-  int64_t reduction;  // an at::Reduction
-  int64_t has_weights;
 };
 
 /// The positions of the operands from which a call makes a table with a few nonzero rows

@@ -1,17 +1,12 @@
-// Softmax and log-softmax along float rows by ATen's kernels, a few rows at a time, and the maxima
-// and sums of log-softmax and the gradient of cross entropy by kernels here. XLA would first write
+// Softmax along float rows by ATen's kernels, a few rows at a time, and the maxima and sums of
+// log-softmax and the gradient of cross entropy by kernels here. XLA would first write
 // the operand of each reduction to memory.
-#include <ATen/ops/_log_softmax.h>
-#include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/exp.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "cpu/aten_calls.h"
 #include "cpu/calls.h"
@@ -139,55 +134,6 @@ void ClearMasked(const at::Tensor& x, const at::Tensor& y) {
   }
 }
 
-// ATen's kernels of log-softmax take a fixed time for each row, so for few columns it is faster to
-// take the exponentials of all rows at once.
-
-void LogSoftmax(const at::Tensor& x, at::Tensor y) {
-  const int64_t rows = x.size(0), columns = x.size(1);
-  if (columns >= choices::kFewColumns) {
-    at::_log_softmax_out(y, x, 1, /*half_to_float=*/false);
-    return;
-  }
-  const auto* from = x.const_data_ptr<float>();
-  auto* const to = y.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < rows * columns; i += columns) {
-    const float largest = *std::max_element(from + i, from + i + columns);
-    for (int64_t k = i; k < i + columns; ++k) to[k] = from[k] - largest;
-  }
-  const at::Tensor terms = y.exp();
-  const auto* term = terms.const_data_ptr<float>();
-  for (int64_t i = 0; i < rows * columns; i += columns) {
-    const float log_sum = std::log(std::accumulate(term + i, term + i + columns, 0.0F));
-    for (int64_t k = i; k < i + columns; ++k) to[k] -= log_sum;
-  }
-}
-
-void LogSoftmaxBackward(const at::Tensor& grad, const at::Tensor& y, at::Tensor result) {
-  const int64_t rows = y.size(0), columns = y.size(1);
-  if (columns >= choices::kFewColumns) {
-    at::_log_softmax_backward_data_out(result, grad, y, 1, y.scalar_type());
-    return;
-  }
-  at::exp_out(result, y);
-  const auto* from = grad.const_data_ptr<float>();
-  auto* const to = result.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < rows * columns; i += columns) {
-    const float sum = std::accumulate(from + i, from + i + columns, 0.0F);
-    for (int64_t k = i; k < i + columns; ++k) to[k] = from[k] - to[k] * sum;
-  }
-}
-
-void SoftmaxBackward(const at::Tensor& grad, const at::Tensor& y, at::Tensor result) {
-  at::_softmax_backward_data_out(result, grad, y, 1, y.scalar_type());
-}
-
-template <typename Compute>
-void Backward(const XLA_FFI_CallFrame& frame, const Compute& compute) {
-  const at::Tensor grad = Rows(frame.args.args[0]), y = Rows(frame.args.args[1]);
-  const at::Tensor result = Rows(frame.rets.rets[0]);
-  ForRows(frame, y, [&](auto of) { compute(of(grad), of(y), of(result)); });
-}
-
 }  // namespace
 
 void RunRowSums(const XLA_FFI_CallFrame& frame) {
@@ -212,11 +158,6 @@ void RunCrossEntropyBackward(const XLA_FFI_CallFrame& frame) {
   });
 }
 
-void RunLogSoftmax(const XLA_FFI_CallFrame& frame) {
-  const at::Tensor x = Rows(frame.args.args[0]), y = Rows(frame.rets.rets[0]);
-  ForRows(frame, x, [&](auto of) { LogSoftmax(of(x), of(y)); });
-}
-
 void RunSoftmax(const XLA_FFI_CallFrame& frame) {
   const bool safe = CallOf<SoftmaxCall>(frame).safe != 0;
   const at::Tensor x = Rows(frame.args.args[0]), y = Rows(frame.rets.rets[0]);
@@ -230,8 +171,13 @@ void RunSoftmax(const XLA_FFI_CallFrame& frame) {
   });
 }
 
-void RunLogSoftmaxBackward(const XLA_FFI_CallFrame& frame) { Backward(frame, LogSoftmaxBackward); }
-
-void RunSoftmaxBackward(const XLA_FFI_CallFrame& frame) { Backward(frame, SoftmaxBackward); }
+void RunSoftmaxBackward(const XLA_FFI_CallFrame& frame) {
+  const at::Tensor grad = Rows(frame.args.args[0]), y = Rows(frame.args.args[1]);
+  const at::Tensor result = Rows(frame.rets.rets[0]);
+  ForRows(frame, y, [&](auto of) {
+    at::Tensor part = of(result);
+    at::_softmax_backward_data_out(part, of(grad), of(y), 1, y.scalar_type());
+  });
+}
 
 }  // namespace torch_xla::cpu

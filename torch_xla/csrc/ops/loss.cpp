@@ -1,6 +1,4 @@
 // Softmax and the losses with their gradients. Half types are computed in float.
-#include <ATen/core/Reduction.h>
-
 #include <limits>
 #include <optional>
 
@@ -56,26 +54,6 @@ Value CallCrossEntropyBackward(const LogSoftmax& forward, Value classes, Value g
   return CallLibrary(cpu::kCrossEntropyBackwardTarget, operands, {rows.x.type()})[0];
 }
 
-/// Whether log-softmax over `dims`, and cross entropy with it, are calls of their own.
-bool CallsCrossEntropy(const LoweringContext& cx, Value x, const Dims& dims) {
-  return x.element() == ElementType::kF32 && x.type().num_elements() > 0 &&
-         CallsRows(cx, "cross_entropy", x, dims);
-}
-
-/// Log-softmax by a call that computes all of it.
-std::optional<Value> CallLogSoftmax(const LoweringContext& cx, Value x, const Dims& dims) {
-  if (!CallsCrossEntropy(cx, x, dims)) return std::nullopt;
-  return CallLibrary(cpu::kLogSoftmaxTarget, {x}, {x.type()})[0];
-}
-
-std::optional<Value> CallLogSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,
-                                            const Dims& dims) {
-  if (grad.element() != output.element() || !CallsCrossEntropy(cx, output, dims)) {
-    return std::nullopt;
-  }
-  return CallLibrary(cpu::kLogSoftmaxBackwardTarget, {grad, output}, {output.type()})[0];
-}
-
 /// The softmax of `x` over `dims`. With `safe` a row of only -inf becomes zeros.
 std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims, bool safe) {
   if (!CallsRows(cx, "softmax", x, dims)) return std::nullopt;
@@ -91,59 +69,13 @@ std::optional<Value> CallSoftmaxBackward(const LoweringContext& cx, Value grad, 
   return CallLibrary(cpu::kSoftmaxBackwardTarget, {grad, output}, {output.type()})[0];
 }
 
-/// The arguments of PyTorch's nll_loss besides the logarithms. A class out of range means the
-/// nearest class.
-struct NllCall {
-  Value target;                 // [rows] of s64
-  std::optional<Value> weight;  // [columns]
-  int64_t reduction;            // as at::Reduction has it
-  Number ignore_index;
-};
-
-bool Calls(const LoweringContext& cx, Value self, const NllCall& call) {
-  return self.rank() == 2 && call.target.element() == ElementType::kS64 &&
-         (!call.weight || call.weight->element() == ElementType::kF32) &&
-         CallsCrossEntropy(cx, self, {1});
-}
-
-std::vector<Value> Operands(const NllCall& call, std::initializer_list<Value> others) {
-  Value first = stablehlo::Slice(call.target, {0}, {1});
-  std::vector<Value> operands{call.target, stablehlo::Reshape(call.ignore_index.Like(first), {})};
-  operands.insert(operands.end(), others);
-  if (call.weight) operands.push_back(*call.weight);
-  return operands;
-}
-
-cpu::NllLossCall Form(const NllCall& call) { return {call.reduction, call.weight.has_value()}; }
-
-/// For [rows, columns]: the loss, which is [rows] or a number, and the total weight. None if a call
-/// is not the fastest way.
-std::optional<std::vector<Value>> CallNllLoss(const LoweringContext& cx, Value self,
-                                              const NllCall& call) {
-  if (!Calls(cx, self, call)) return std::nullopt;
-  const Dims dims = call.reduction == at::Reduction::None ? Dims{self.dim(0)} : Dims{};
-  return CallLibrary(cpu::kNllLossTarget, Operands(call, {self}),
-                     {{ElementType::kF32, dims}, {ElementType::kF32, {}}}, Form(call));
-}
-
-/// The gradient [rows, columns], which is zero except at the targets.
-std::optional<Value> CallNllLossBackward(const LoweringContext& cx, Value grad_output, Value self,
-                                         const NllCall& call, Value total_weight) {
-  if (!Calls(cx, self, call) || grad_output.element() != ElementType::kF32 ||
-      total_weight.element() != ElementType::kF32) {
-    return std::nullopt;
-  }
-  return CallLibrary(cpu::kNllLossBackwardTarget, Operands(call, {grad_output, total_weight}),
-                     {self.type()}, Form(call))[0];
-}
-
 }  // namespace
 }  // namespace torch_xla::lowering
 
 namespace torch_xla::lowering::aten {
 namespace {
 
-/// at::Reduction's numbers.
+/// at::Reduction's numbers (ATen/core/Reduction.h).
 enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
 /// x in the type that PyTorch computes output 0 in.
@@ -217,9 +149,6 @@ Value PickClass(Value x, Value target) {
 std::vector<Value> NllForward(LoweringContext& cx, Value self, Value target,
                               std::optional<Value> weight, int64_t reduction,
                               const Number& ignore_index) {
-  if (auto called = CallNllLoss(cx, self, {target, weight, reduction, ignore_index})) {
-    return *called;
-  }
   Value ignored = IsClass(target, ignore_index);
   Value w = weight ? PickClass(Wide(cx, *weight), target)
                    : Constant(cx.builder(), 1, {ComputeType(cx.output_element()), target.dims()});
@@ -240,10 +169,6 @@ std::vector<Value> NllForward(LoweringContext& cx, Value self, Value target,
 Value NllBackward(LoweringContext& cx, Value grad_output, Value self, Value target,
                   std::optional<Value> weight, int64_t reduction, const Number& ignore_index,
                   Value total_weight) {
-  const NllCall call{target, weight, reduction, ignore_index};
-  if (const auto called = CallNllLossBackward(cx, grad_output, self, call, total_weight)) {
-    return *called;
-  }
   const int64_t class_dim = ClassDim(self);
   auto per_sample = [&](Value x) {  // with a class dimension of size 1
     if (x.rank() == 0 && target.rank() > 0) return x;
@@ -420,7 +345,6 @@ Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_
   const Dims dims = OneDim(dim, self);
   if (IsEmpty(self)) return ToOutput(cx, self);
   Value x = Wide(cx, self);
-  if (const auto called = CallLogSoftmax(cx, x, dims)) return ToOutput(cx, *called);
   if (CallsRowSums(cx, x, dims)) {
     const LogSoftmax sums = CallRowSums(FindProduct(cx, x));
     KeepLogSoftmax(cx, sums);
@@ -436,7 +360,6 @@ Value _log_softmax_backward_data(LoweringContext& cx, Value grad_output, Value o
   const Dims dims = OneDim(dim, output);
   if (IsEmpty(output)) return ToOutput(cx, output);  // of any dtype, unlike the formula
   Value grad = Wide(cx, grad_output), y = Wide(cx, output);
-  if (const auto called = CallLogSoftmaxBackward(cx, grad, y, dims)) return ToOutput(cx, *called);
   const std::optional<Value> target = FindOnlyClass(cx, cx.node().operands()[0], dims);
   if (target) {
     if (const auto called = CrossEntropyBackward(cx, grad, *target)) return ToOutput(cx, *called);
