@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from testing.ops import BF16, F16, F64, INF, NAN, check_many, rand
+from testing.kernels import chosen, needs_calls
+from testing.ops import BF16, F16, F32, F64, INF, NAN, check_many, rand
+from testing.processes import run_tests
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves
@@ -15,6 +17,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
 
+TARGET = "torch_xla.cpu_recurrent"
 CELLS = {
     "lstm": nn.LSTM,
     "gru": nn.GRU,
@@ -87,6 +90,22 @@ def test_values_that_are_no_numbers(cell: str) -> None:
     large = x.clone()
     large[large.isfinite()] *= 1e4
     check_many([(call, (*parameters, y, hidden)) for y in (x, large)], rtol=1e-4, atol=1e-5)
+
+
+@needs_calls
+def test_without_library_calls() -> None:
+    names = "values_and_gradients or half_precision or no_numbers"
+    run_tests(__file__, "-k", names, XLA_CPU_KERNELS="0")
+
+
+@needs_calls
+def test_the_program_calls_the_library_and_a_shown_one_does_not(device: torch.device) -> None:
+    lstm = nn.LSTM(4, 6).to(device)
+    x = rand(7, 2, 4).to(device)
+    text = _XLAC._get_xla_tensors_hlo([lstm(x)[0]])
+    assert TARGET not in text and "while" in text
+    lstm(x)[0].cpu()
+    assert "f32" in chosen("recurrent")
 
 
 def test_the_graph_does_not_grow_with_the_length(device: torch.device) -> None:
@@ -202,3 +221,13 @@ def test_wrong_arguments(device: torch.device) -> None:
     ):
         with pytest.raises(RuntimeError, match=words):
             torch.lstm(*arguments, True, 1, 0.0, True, False, False)
+
+
+@needs_calls
+def test_float_is_the_only_dtype_of_the_call() -> None:
+    check_many([case("gru", dtype=F64)])
+    assert not any(
+        operation == "recurrent" and kind != "f32" for operation, kind, _ in _XLAC._kernel_choices()
+    )
+    check_many([case("gru", dtype=F32, times=6)], rtol=1e-5, atol=1e-5)
+    assert "f32" in chosen("recurrent")

@@ -267,6 +267,7 @@ def _cublas_flops(call: Instruction, left: Shape) -> int:
 _LIBRARY = "torch_xla.cpu_"
 _LIBRARY_CONVOLUTION = "torch_xla.cpu_convolution"
 _LIBRARY_ATTENTION = "torch_xla.cpu_attention"
+_LIBRARY_RECURRENT = "torch_xla.cpu_recurrent"
 _LIBRARY_FEW_ROWS = "torch_xla.cpu_few_rows"
 _BACKWARD = "_backward"
 
@@ -290,6 +291,12 @@ def _library_attention_flops(call: Instruction, shapes: list[Shape]) -> int:
     is_backward = call.target.endswith(_BACKWARD)
     query, key = shapes[1:3] if is_backward else shapes[:2]
     return (10 if is_backward else 4) * math.prod(query.dims) * key.dims[2]
+
+
+def _library_recurrent_flops(call: Instruction, shapes: list[Shape]) -> int:
+    """FLOPs of recurrent layers: products of the states with the weights, or their gradients."""
+    places = shapes[3 if call.target.endswith(_BACKWARD) else 0].dims[:2]
+    return 2 * math.prod(places) * math.prod(shapes[1].dims)
 
 
 def _library_convolution_flops(call: Instruction, shapes: list[Shape]) -> int:
@@ -423,6 +430,8 @@ class Module(NamedTuple):
                     flops = _library_convolution_flops(instruction, operands)
                 elif instruction.target.startswith(_LIBRARY_ATTENTION):
                     flops = _library_attention_flops(instruction, operands)
+                elif instruction.target.startswith(_LIBRARY_RECURRENT):
+                    flops = _library_recurrent_flops(instruction, operands)
                 elif instruction.target == _LIBRARY_FEW_ROWS:
                     flops = 2 * math.prod(instruction.shape.dims) * operands[0].dims[-1]
                 elif instruction.target.startswith("__cublas$"):

@@ -51,6 +51,17 @@ struct AttentionCall {
   double scale;
 };
 
+/// xla::recurrent and xla::recurrent_backward (ops/recurrent.h). The operands of the former: gates,
+/// weight, bias, hidden, and an LSTM's initial cells. The operands of the latter: the gradient of
+/// the output, weight, hidden, the results of the forward call, and an LSTM's initial cells and the
+/// gradient of its last cells.
+inline constexpr const char* kRecurrentTarget = "torch_xla.cpu_recurrent";
+inline constexpr const char* kRecurrentBackwardTarget = "torch_xla.cpu_recurrent_backward";
+struct RecurrentCall {
+  int64_t is_lstm;  // or a GRU
+  int64_t reverse;
+};
+
 // ---------------------------------------------------------------- rows
 
 /// Adds the rows of a matrix of float or bfloat16. The result is float.

@@ -28,6 +28,8 @@ Work RunNormalizationBackward;
 Work RunNorms;
 Work RunPointwise;
 Work RunRandomBits;
+Work RunRecurrent;
+Work RunRecurrentBackward;
 Work RunReduction;
 Work RunRowSums;
 Work RunSoftmax;

@@ -33,6 +33,8 @@ constexpr Call kCalls[] = {
     {kNormsTarget, Handler<RunNorms>},
     {kPointwiseTarget, Handler<RunPointwise>},
     {kRandomBitsTarget, Handler<RunRandomBits>},
+    {kRecurrentTarget, Handler<RunRecurrent>},
+    {kRecurrentBackwardTarget, Handler<RunRecurrentBackward>},
     {kReductionTarget, Handler<RunReduction>},
     {kRowSumsTarget, Handler<RunRowSums>},
     {kSoftmaxTarget, Handler<RunSoftmax>},

@@ -3,7 +3,10 @@
 #include "ops/recurrent.h"
 
 #include "XLALowerings.h"
+#include "cpu/calls.h"
 #include "lowering/elementwise.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
 #include "ops/dot.h"
 #include "ops/indexing.h"
 #include "stablehlo/arithmetic.h"
@@ -20,6 +23,12 @@ Value Gate(Value gates, int64_t index, int64_t width) {
 }
 
 Value Gates(const std::vector<Value>& gates) { return stablehlo::Concatenate(gates, 1); }
+
+bool CallsLibrary(const LoweringContext& cx, Value x, Cell kind) {
+  // The loops of plain cells are as fast without a call.
+  if (x.element() != ElementType::kF32 || NumGates(kind) == 1) return false;
+  return ChoosesLibrary(cx, "recurrent", {"f32"});
+}
 
 std::vector<stablehlo::Type> OutputTypes(const LoweringContext& cx) {
   std::vector<stablehlo::Type> types;
@@ -111,6 +120,12 @@ std::vector<Value> Recurrent(LoweringContext& cx, Value gates, Value weight, Val
                              Value hidden, std::optional<Value> cell, int64_t kind, bool reverse,
                              bool /*keeps*/) {
   const auto which = static_cast<Cell>(kind);
+  if (CallsLibrary(cx, gates, which)) {
+    std::vector<Value> operands{gates, weight, bias, hidden};
+    if (cell) operands.push_back(*cell);
+    return CallLibrary(cpu::kRecurrentTarget, operands, OutputTypes(cx),
+                       cpu::RecurrentCall{which == Cell::kLstm, reverse});
+  }
   const ElementType element = gates.element(), wide = ComputeType(element);
   const int64_t times = gates.dim(0);
   bias = Convert(bias, wide);
@@ -148,6 +163,13 @@ std::vector<Value> RecurrentBackward(LoweringContext& cx, Value grad, Value weig
                                      const std::vector<Value>& states, std::optional<Value> cell,
                                      std::optional<Value> grad_cell, int64_t kind, bool reverse) {
   const auto which = static_cast<Cell>(kind);
+  if (CallsLibrary(cx, grad, which)) {
+    std::vector<Value> operands{grad, weight, hidden};
+    operands.insert(operands.end(), states.begin(), states.end());
+    if (cell) operands.insert(operands.end(), {*cell, *grad_cell});
+    return CallLibrary(cpu::kRecurrentBackwardTarget, operands, OutputTypes(cx),
+                       cpu::RecurrentCall{which == Cell::kLstm, reverse});
+  }
   const ElementType element = grad.element(), wide = ComputeType(element);
   const int64_t times = grad.dim(0);
   const bool is_gru = which == Cell::kGru;
