@@ -1,6 +1,8 @@
 """Random numbers on the device: reproducible, well distributed, and never a new program."""
 
+import copy
 import math
+import pickle
 import threading
 
 import pytest
@@ -136,6 +138,28 @@ def test_generator_state_round_trip(device):
     assert torch.equal(torch.rand(3, device=device, generator=copy).cpu(), first)
     with pytest.raises(RuntimeError, match="state"):
         copy.set_state(torch.zeros(5, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))]
+)
+def test_copied_generators_go_on_alike(device, copied):
+    generator = torch.Generator(device="xla").manual_seed(-7)
+    torch.rand(3, device=device, generator=generator)
+    other = copied(generator)
+    assert other.device == generator.device and other.initial_seed() == generator.initial_seed()
+    for _ in range(2):
+        first = torch.rand(3, device=device, generator=generator)
+        assert torch.equal(torch.rand(3, device=device, generator=other).cpu(), first.cpu())
+
+
+def test_the_offset_of_a_generator_counts_its_draws(device):
+    generator = torch.Generator(device="xla").manual_seed(7)
+    drawn = [torch.rand(3, device=device, generator=generator).tolist() for _ in range(3)]
+    assert generator.get_offset() == 3
+    for offset in (2, 0, 1):
+        generator.set_offset(offset)
+        assert torch.rand(3, device=device, generator=generator).tolist() == drawn[offset]
 
 
 def test_generator_of_another_device_is_an_error(device):

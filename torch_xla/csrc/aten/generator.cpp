@@ -20,13 +20,10 @@ XLAGeneratorImpl::XLAGeneratorImpl(c10::DeviceIndex device)
 
 void XLAGeneratorImpl::set_current_seed(uint64_t seed) { seed_ = state_ = seed; }
 
-void XLAGeneratorImpl::set_offset(uint64_t) {
-  TORCH_CHECK(false, "set_offset: an xla generator has no offset; use set_state");
-}
+// The offset is the number of seeds that were drawn since the generator was seeded.
+void XLAGeneratorImpl::set_offset(uint64_t offset) { state_ = lazy::NextRngState(seed_, offset); }
 
-uint64_t XLAGeneratorImpl::get_offset() const {
-  TORCH_CHECK(false, "get_offset: an xla generator has no offset; use get_state");
-}
+uint64_t XLAGeneratorImpl::get_offset() const { return lazy::RngStatesBetween(seed_, state_); }
 
 uint64_t XLAGeneratorImpl::seed() {
   std::random_device source;

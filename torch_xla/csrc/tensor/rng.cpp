@@ -19,7 +19,7 @@ std::atomic<uint64_t>& State(int device) {
 
 }  // namespace
 
-uint64_t NextRngState(uint64_t state) { return state + kGolden; }
+uint64_t NextRngState(uint64_t state, uint64_t count) { return state + count * kGolden; }
 
 uint64_t SkipRngStates(int device, uint64_t count) {
   return State(device).fetch_add(count * kGolden);

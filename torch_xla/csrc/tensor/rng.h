@@ -18,8 +18,8 @@ uint64_t GetRngSeed(int device);
 uint64_t SkipRngStates(int device, uint64_t count);
 /// The number of seeds between two states, if `before` comes first.
 uint64_t RngStatesBetween(uint64_t before, uint64_t after);
-/// NextRngState: the state that follows `state`. MixSeed: the seed that a state gives.
-uint64_t NextRngState(uint64_t state);
+/// NextRngState: the state `count` draws after `state`. MixSeed: the seed that a state gives.
+uint64_t NextRngState(uint64_t state, uint64_t count = 1);
 uint64_t MixSeed(uint64_t state);
 
 /// Draws a seed from the device's state: operand 0 of a random op.
