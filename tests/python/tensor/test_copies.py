@@ -208,6 +208,9 @@ def test_set_():
     a.set_(b[1:])
     a.zero_()
     assert b.tolist() == [4, 0, 0]
+    a.set_()
+    assert a.shape == (0,) and a.untyped_storage().nbytes() == 0 and a.dtype == b.dtype
+    assert b.tolist() == [4, 0, 0]
 
 
 def test_is_set_to(device):

@@ -160,6 +160,8 @@ at::Tensor& SetStorage(at::Tensor& self, at::Storage source) {
   return SetStorageWithOffset(self, std::move(source), 0, {bytes / size}, {});
 }
 
+at::Tensor& SetNothing(at::Tensor& self) { return self.set_(at::empty({0}, self.options())); }
+
 }  // namespace
 
 namespace {
@@ -216,6 +218,7 @@ at::Tensor ReadStorage(const at::Tensor& block) {
 namespace {
 
 TORCH_LIBRARY_IMPL(aten, XLA, m) {
+  m.impl("set_", TORCH_FN(SetNothing));
   m.impl("set_.source_Storage", TORCH_FN(SetStorage));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(SetStorageWithOffset));
 }
