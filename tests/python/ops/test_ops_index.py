@@ -128,6 +128,20 @@ def test_masked_assignment():
     check(f, X, MASK[:, 0, 0], fallback_ok=True)
 
 
+@pytest.mark.parametrize("value", [7, True, 2.6, [7], [2.6]])
+@pytest.mark.parametrize("dtype", [torch.float16, INT32, torch.bool])
+def test_masked_assignment_casts_one_value(value, dtype):
+    def f(x, m, v):
+        x, y = x.to(dtype, copy=True), x.to(dtype, copy=True)
+        x[m] = v
+        y[:, m[0, :, 0]] = v
+        return x, y, x.index_put((m,), v)
+
+    check(f, X, MASK, torch.tensor(value))
+    if not isinstance(value, list):
+        check(lambda x, m: f(x, m, torch.tensor(value)), X, MASK)
+
+
 def test_index_select():
     check_many(
         [

@@ -112,15 +112,16 @@ void CheckFits(const at::Tensor& values, const at::Tensor& self, const Indices& 
 
 ir::Value IndexPut(const at::Tensor& self, const Indices& indices, const at::Tensor& values,
                    bool accumulate, bool in_place) {
+  if (!accumulate && values.numel() == 1) {
+    if (std::optional<at::Tensor> mask = SingleMask(self, indices)) {
+      // The CPU's kernel casts the value, too.
+      return aten::GetIrValue(at::masked_fill(self, *mask, values.reshape({})));
+    }
+  }
   TORCH_CHECK(self.scalar_type() == values.scalar_type(),
               "Index put requires the source and destination dtypes match, got ",
               self.scalar_type(), " for the destination and ", values.scalar_type(),
               " for the source.");
-  if (!accumulate && values.numel() == 1) {
-    if (std::optional<at::Tensor> mask = SingleMask(self, indices)) {
-      return aten::GetIrValue(at::masked_fill(self, *mask, values.reshape({})));
-    }
-  }
   if (in_place) {
     aten::CheckNoOverlap(self, values);
     for (const std::optional<at::Tensor>& index : indices) {
