@@ -287,6 +287,57 @@ def test_writes_reach_the_base_and_other_views(name, synced):
         assert found.tolist() == expected.tolist()
 
 
+PARTS = {
+    "whole": lambda x: x,
+    "transpose": lambda x: x.t(),
+    "rows": lambda x: x[1:3],
+    "columns": lambda x: x[:, 2:5],
+    "column": lambda x: x[:, 1],
+    "step": lambda x: x[::2],
+    "expanded": lambda x: x[:, :1].expand(4, 6),
+    "expanded before": lambda x: x.expand(2, 4, 6),
+    "permuted": lambda x: x.view(2, 2, 6).permute(2, 0, 1),
+    "blocks": lambda x: x.view(2, 2, 2, 3).transpose(1, 2),
+    "diagonal": lambda x: x.diagonal(1),
+    "no dimension": lambda x: x[1, 2],
+    "empty": lambda x: x.t()[:, :0],
+}
+
+RESHAPES = {
+    "reshape to a row": lambda x: x.reshape(-1),
+    "reshape": lambda x: x.reshape(*x.shape[:-2], -1),
+    "split": lambda x: x.reshape(2, -1),
+    "the same": lambda x: x.reshape(x.shape),
+    "reshape_as": lambda x: x.reshape_as(torch.empty(x.numel())),
+    "flatten": lambda x: x.flatten(),
+    "flatten the last": lambda x: x.flatten(-2),
+    "flatten one": lambda x: x.flatten(0, 0),
+    "ravel": lambda x: x.ravel(),
+    "module": lambda x: torch.nn.Flatten(0)(x),
+}
+
+
+@pytest.mark.parametrize("name", RESHAPES)
+@pytest.mark.parametrize("part", PARTS)
+def test_reshapes_share_memory_where_the_cpu_does(name, part):
+    def run(device):
+        x = BASE.to(device, copy=True)
+        weight = BASE.to(device, copy=True).requires_grad_()
+        seen = PARTS[part](x)
+        try:
+            shaped = RESHAPES[name](seen)
+        except (RuntimeError, IndexError) as error:
+            return type(error), str(error)
+        total = (RESHAPES[name](PARTS[part](weight * 2)) ** 2).sum()
+        found = [shaped.tolist(), *torch.autograd.grad(total, weight)[0].tolist()]
+        found += [shaped is seen, shaped._is_view()]
+        if not shaped._is_view() or not part.startswith("expanded"):  # else the CPU refuses it
+            found += [shaped.add_(100).tolist(), x.tolist()]
+        return found
+
+    assert run("xla") == run("cpu")
+
+
 def test_write_to_expanded_memory_raises():
     x = torch.zeros(1, 3, device="xla")
     for write in (

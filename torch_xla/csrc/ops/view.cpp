@@ -4,9 +4,13 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/detach_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/flatten_compositeimplicitautograd_dispatch.h>
+#include <ATen/ops/ravel_compositeimplicitautograd_dispatch.h>
+#include <ATen/ops/reshape_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/squeeze_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/t_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/transpose_compositeexplicitautograd_dispatch.h>
@@ -176,7 +180,37 @@ at::Tensor SqueezeDims(const at::Tensor& self, const std::vector<bool>& which) {
   return std::move(geometry).Make();
 }
 
+/// Whether the user sees a block of memory where the elements of `self` lie otherwise, so that
+/// `reshape`, `flatten` and `ravel` may have to copy as they do on the CPU.
+bool MayCopy(const at::Tensor& self) {
+  if (!aten::IsXla(self)) return false;
+  const lazy::View* view = GetImpl(self)->view();
+  return view && !view->last().bitcast && !lazy::IsDense(view->last().sizes, view->last().strides);
+}
+
 }  // namespace
+
+at::Tensor autograd::reshape(const at::Tensor& self, c10::SymIntArrayRef shape) {
+  const auto sizes = c10::asIntArrayRefSlowOpt(shape);
+  if (sizes && MayCopy(self)) {
+    const lazy::ViewStep& step = GetImpl(self)->view()->last();
+    const at::DimVector inferred = at::infer_size_dv(*sizes, self.numel());
+    if (!at::detail::computeStride(step.sizes, step.strides, inferred)) {
+      return at::_unsafe_view(self.clone(), inferred);
+    }
+  }
+  return at::compositeimplicitautograd::reshape_symint(self, shape);
+}
+
+at::Tensor autograd::flatten_using_ints(const at::Tensor& self, int64_t start_dim,
+                                        int64_t end_dim) {
+  at::Tensor view = at::compositeimplicitautograd::flatten(self, start_dim, end_dim);
+  return MayCopy(self) && !view.is_same(self) ? self.reshape(view.sizes()) : view;
+}
+
+at::Tensor autograd::ravel(const at::Tensor& self) {
+  return at::compositeimplicitautograd::ravel(MayCopy(self) ? self.clone() : self);
+}
 
 at::Tensor XLANativeFunctions::alias(const at::Tensor& self) { return Alias(self); }
 
