@@ -238,6 +238,32 @@ def test_nested_tensors(device):
     torch.testing.assert_close((nested * 2).values().cpu(), 2 * torch.cat(parts))
 
 
+def test_strided_nested_tensors_are_refused(device):
+    parts = [rand(n, 1, 8).to(device) for n in (2, 4)]
+    strided = torch.nested.nested_tensor([part.cpu() for part in parts])
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+    for make in (
+        lambda: torch.nested.as_nested_tensor(parts),
+        lambda: strided.to(device),
+        lambda: F.scaled_dot_product_attention(jagged, jagged, jagged),
+    ):
+        with pytest.raises(RuntimeError, match="no strided nested tensors"):
+            make()
+
+
+def test_attention_over_padded_jagged_tensors(device):
+    """What the error of jagged ones tells to write."""
+    parts = [rand(n, 2, 8, seed=n) for n in (2, 4, 3)]
+    jagged = torch.nested.nested_tensor([x.to(device) for x in parts], layout=torch.jagged)
+    x = jagged.to_padded_tensor(0.0).transpose(1, 2)
+    mask = torch.arange(x.shape[2], device=device) < jagged.offsets().diff()[:, None]
+    found = F.scaled_dot_product_attention(x, x, x, mask[:, None, None]).transpose(1, 2).cpu()
+    for rows, part in zip(found, parts, strict=True):
+        part = part.transpose(0, 1)
+        expected = F.scaled_dot_product_attention(part, part, part).transpose(0, 1)
+        torch.testing.assert_close(rows[: len(expected)], expected)
+
+
 # ------------------------------------------------------------------ distributions
 
 

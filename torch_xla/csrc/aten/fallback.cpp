@@ -253,6 +253,14 @@ void RefuseSparse(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
       ".to_dense() before .to('xla')");
 }
 
+/// A RuntimeError, since PyTorch's jagged tensors try something else after NotImplementedError.
+void RefuseNested(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  TORCH_CHECK(false, op.schema().name(),
+              ": the xla device has no strided nested tensors. Make them with "
+              "layout=torch.jagged. Attention over jagged tensors makes strided ones, too: pad "
+              "them by to_padded_tensor(), and give the attention a mask of the padding");
+}
+
 TORCH_LIBRARY_IMPL(_, XLA, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&Fallback>());
 }
@@ -263,6 +271,16 @@ TORCH_LIBRARY_IMPL(_, SparseXLA, m) {
 
 TORCH_LIBRARY_IMPL(_, SparseCsrXLA, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
+}
+
+TORCH_LIBRARY_IMPL(_, NestedTensorXLA, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseNested>());
+}
+
+// PyTorch's own kernel is for all devices.
+TORCH_LIBRARY_IMPL(aten, XLA, m) {
+  m.impl("_nested_tensor_from_tensor_list",
+         torch::CppFunction::makeFromBoxedFunction<&RefuseNested>());
 }
 
 // PyTorch's own kernel is for all devices and makes all compressed sparse tensors.
