@@ -96,6 +96,11 @@ def test_deterministic_memory_is_filled(device: torch.device) -> None:
         assert torch.empty(3, device=device).isnan().all()
         assert torch.empty_strided((3,), (1,), device=device).isnan().all()
         assert (torch.empty(3, dtype=I32, device=device) == 2**31 - 1).all()
+        for sizes in ((5,), (2, 3)):  # what was there stays
+            grown = torch.ones(3, device=device).resize_(sizes).view(-1)
+            assert grown[:3].eq(1).all() and grown[3:].isnan().all()
+        part = torch.ones(3, device=device)[1:].resize_(4)
+        assert part[:2].eq(1).all() and part[2:].isnan().all()
     finally:
         torch.use_deterministic_algorithms(False)
     assert torch.empty(3, device=device).eq(0).all()

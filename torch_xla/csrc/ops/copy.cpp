@@ -159,9 +159,8 @@ const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArr
   const int64_t have = root.shape()->numel;
   const int64_t need = offset + c10::multiply_integers(size);
   if (need > have) {
-    ir::ShapeRef grown = offset == 0 ? ir::GetShape(self.scalar_type(), size)
-                                     : ir::GetShape(self.scalar_type(), {need});
-    ir::Value content = lazy::Fill(0, grown);
+    ir::Value content =
+        GetIrValue(at::empty(offset == 0 ? size : c10::IntArrayRef(need), self.options()));
     if (have > 0) {
       ir::Value old = lazy::ReadView(root, lazy::RestrideView(nullptr, {have}, {1}, 0).get());
       auto larger = c10::make_intrusive<lazy::Storage>(std::move(content), root.device());
