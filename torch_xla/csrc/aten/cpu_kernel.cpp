@@ -17,13 +17,25 @@ namespace {
 
 using namespace runtime::pjrt;
 
+/// A buffer of the call without its padding (KernelCall::parts).
+at::Tensor PartOf(const XLA_FFI_Args& operands, std::span<const int64_t> parts, int64_t index,
+                  void* buffer) {
+  at::Tensor tensor = cpu::FfiTensor(buffer);
+  for (; !parts.empty(); parts = parts.subspan(3)) {
+    if (parts[0] != index) continue;
+    tensor = tensor.narrow(parts[1], 0, *cpu::FfiData<const int64_t>(operands.args[parts[2]]));
+  }
+  return tensor;
+}
+
 struct BufferOperands {
   const XLA_FFI_Args* buffers;
-  std::span<const int64_t> wrapped;
+  std::span<const int64_t> wrapped, parts;
   int64_t next = 0;
 
   at::Tensor Tensor() {
-    at::Tensor tensor = cpu::FfiTensor(buffers->args[next]);
+    // The kernels of some operators round otherwise if elements lie apart.
+    at::Tensor tensor = PartOf(*buffers, parts, next, buffers->args[next]).contiguous();
     for (int64_t index : wrapped) {
       if (index == next) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
     }
@@ -33,10 +45,12 @@ struct BufferOperands {
   c10::Scalar Scalar() { return cpu::FfiTensor(buffers->args[next++]).item(); }
 };
 
-void TakeResult(const at::Tensor& result, const XLA_FFI_Rets& rets, int64_t& next) {
+void TakeResult(const at::Tensor& result, const XLA_FFI_CallFrame& frame,
+                std::span<const int64_t> parts, int64_t& next) {
   if (!result.defined()) return;
+  const XLA_FFI_Rets& rets = frame.rets;
   TORCH_INTERNAL_ASSERT(next < rets.size, "the CPU kernel gave more than ", rets.size, " results");
-  at::Tensor out = cpu::FfiTensor(rets.rets[next]);
+  at::Tensor out = PartOf(frame.args, parts, ~next, rets.rets[next]);
   TORCH_INTERNAL_ASSERT(result.scalar_type() == out.scalar_type() && result.sizes() == out.sizes(),
                         "result ", next, " of the CPU kernel is ", result.scalar_type(),
                         result.sizes(), ", its Meta kernel gave ", out.scalar_type(), out.sizes());
@@ -50,7 +64,9 @@ void Call(const XLA_FFI_CallFrame& frame) {
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op.c_str(), overload.c_str());
   std::span<const int64_t> encoded = attributes.List("words");
   const ir::Words words(encoded.begin(), encoded.end());
-  lazy::ArgumentDecoder decoder(BufferOperands{&frame.args, attributes.List("wrapped")}, words);
+  const std::span<const int64_t> parts = attributes.List("parts");
+  lazy::ArgumentDecoder decoder(BufferOperands{&frame.args, attributes.List("wrapped"), parts},
+                                words);
   torch::jit::Stack stack;
   for (int64_t kind : attributes.List("kinds")) {
     stack.push_back(decoder.Argument(static_cast<ir::ArgKind>(kind)));
@@ -60,10 +76,10 @@ void Call(const XLA_FFI_CallFrame& frame) {
   for (const c10::IValue& result : stack) {
     if (result.isTensorList()) {
       for (const at::Tensor& tensor : result.toTensorVector()) {
-        TakeResult(tensor, frame.rets, next);
+        TakeResult(tensor, frame, parts, next);
       }
     } else {
-      TakeResult(result.toTensor(), frame.rets, next);
+      TakeResult(result.toTensor(), frame, parts, next);
     }
   }
   TORCH_INTERNAL_ASSERT(next == frame.rets.size, "the CPU kernel of ", op, " gave ", next,

@@ -17,26 +17,33 @@ std::string ListAttribute(std::string_view name, const std::vector<int64_t>& val
 
 /// Everything that the handler needs for the call, so that a program from another process's disk
 /// cache can run, too.
-std::string CallAttributes(const ir::Node& node) {
-  std::vector<int64_t> kinds, words, wrapped;
-  for (const ir::ArgSpec& arg : node.op().args) kinds.push_back(static_cast<int64_t>(arg.kind));
-  for (uint64_t word : node.attributes()) words.push_back(static_cast<int64_t>(word));
+std::string CallAttributes(const ir::Node& node, const KernelCall& call) {
+  std::vector<int64_t> wrapped;
   for (size_t i = 0; i < node.operands().size(); ++i) {
     if (node.operands()[i].shape()->wrapped) wrapped.push_back(static_cast<int64_t>(i));
   }
-  return "op = " + stablehlo::Quoted(node.op().name) +
-         ", overload = " + stablehlo::Quoted(node.op().overload) + ListAttribute("kinds", kinds) +
-         ListAttribute("words", words) + ListAttribute("wrapped", wrapped);
+  return "op = " + stablehlo::Quoted(call.op) + ", overload = " + stablehlo::Quoted(call.overload) +
+         ListAttribute("kinds", call.kinds) + ListAttribute("words", call.words) +
+         ListAttribute("wrapped", wrapped) + ListAttribute("parts", call.parts);
 }
 
 }  // namespace
 
 std::vector<Value> CpuKernel(LoweringContext& cx) {
   const ir::Node& node = cx.node();
-  TORCH_CHECK_NOT_IMPLEMENTED(HasCpuKernels(cx.platform()), node.op().name,
+  KernelCall call{node.op().name, node.op().overload, {}, {}, {}};
+  for (const ir::ArgSpec& arg : node.op().args)
+    call.kinds.push_back(static_cast<int64_t>(arg.kind));
+  for (uint64_t word : node.attributes()) call.words.push_back(static_cast<int64_t>(word));
+  return CpuKernel(cx, call);
+}
+
+std::vector<Value> CpuKernel(LoweringContext& cx, const KernelCall& call) {
+  const ir::Node& node = cx.node();
+  TORCH_CHECK_NOT_IMPLEMENTED(HasCpuKernels(cx.platform()), call.op,
                               " has no lowering on platform ", cx.platform());
   stablehlo::CustomCallOptions options;
-  options.backend_config = CallAttributes(node);
+  options.backend_config = CallAttributes(node, call);
   std::vector<Value> operands;
   // The kernel gets the user's dtypes, even where the device holds arrays as another type.
   for (const ir::Value& operand : node.operands()) {

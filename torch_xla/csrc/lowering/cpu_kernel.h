@@ -12,7 +12,18 @@ namespace torch_xla::lowering {
 /// Target of the custom call.
 inline constexpr const char* kCpuKernelTarget = "torch_xla.cpu_kernel";
 
-/// The results of the node being lowered, by the CPU kernel of its operator.
+/// Which kernel is called with the operands of the node being lowered.
+struct KernelCall {
+  std::string op, overload;
+  std::vector<int64_t> kinds, words;  // of its arguments (ir/op.h, ir/attributes.h)
+  /// Triples of a buffer, a dimension and an operand: of that dimension the kernel sees as many
+  /// elements as the operand says, and the others are padding. A buffer is the index of an operand,
+  /// or ~ that of a result.
+  std::vector<int64_t> parts;
+};
+
+/// The results of the node being lowered, by the CPU kernel of its operator, or by another kernel.
 std::vector<Value> CpuKernel(LoweringContext& cx);
+std::vector<Value> CpuKernel(LoweringContext& cx, const KernelCall& call);
 
 }  // namespace torch_xla::lowering

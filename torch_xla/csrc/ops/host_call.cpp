@@ -1,6 +1,8 @@
-// Calls of functions of the user's program from a program on the CPU (torch_xla.debug.print).
+// Calls from a program on the CPU: of functions of the user's program (torch_xla.debug.print), and
+// of PyTorch's kernels.
 #include "XLALowerings.h"
 #include "cpu/calls.h"
+#include "lowering/cpu_kernel.h"
 #include "lowering/may_call.h"
 #include "lowering/row_major.h"
 
@@ -23,6 +25,14 @@ Value HostCall(LoweringContext& cx, const std::vector<Value>& arrays, Value id, 
   options.aliases = {{0, static_cast<int64_t>(operands.size()) - 1}};
   return stablehlo::CustomCall(cx.builder(), cpu::kHostCallTarget, operands, {token.type()},
                                options)[0];
+}
+
+std::vector<Value> KernelOfParts(LoweringContext& cx, std::string_view op,
+                                 std::string_view overload, c10::IntArrayRef kinds,
+                                 c10::IntArrayRef words, c10::IntArrayRef parts,
+                                 const std::vector<Value>&) {
+  return CpuKernel(cx,
+                   {std::string(op), std::string(overload), kinds.vec(), words.vec(), parts.vec()});
 }
 
 }  // namespace torch_xla::lowering::aten

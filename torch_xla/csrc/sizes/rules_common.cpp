@@ -4,6 +4,9 @@
 #include <limits>
 #include <utility>
 
+#include "lowering/may_call.h"
+#include "tensor/device.h"
+
 namespace torch_xla::lazy::bounded {
 
 [[noreturn]] void Refuse(const char* reason) { throw SizesRefused{reason}; }
@@ -102,10 +105,14 @@ ir::Value Places(const G& g, const BoundedLayout& layout, c10::IntArrayRef strid
   return g.View(place, {all}, {1});
 }
 
+/// Whether all elements that count lie before all padding.
+static bool IsDense(const BoundedDim& dim) {
+  return std::none_of(dim.begin() + (dim.empty() ? 0 : 1), dim.end(),
+                      [](const Factor& factor) { return factor.varies; });
+}
+
 ir::Value PlaceOf(G& g, ir::Value index, const BoundedDim& all) {
-  if (!std::any_of(all.begin() + (all.empty() ? 0 : 1), all.end(),
-                   [](const Factor& factor) { return factor.varies; }))
-    return index;
+  if (IsDense(all)) return index;
   const c10::ScalarType dtype = index.shape()->dtype;
   const auto times = [&](const ir::Value& value, int64_t stride) {
     return g.Make(ir::ops::mul_Tensor, {value, MakeConstant(stride, dtype, false)});
@@ -129,7 +136,7 @@ c10::ScalarType IndexType(int64_t elements) {
 
 static ir::Value Reordered(G& g, const ir::Value& of, size_t d, const BoundedDim& from,
                            const BoundedDim& to) {
-  if (Same(from, to)) return of;
+  if (Same(from, to) || (IsDense(from) && IsDense(to) && BoundOf(from) == BoundOf(to))) return of;
   const ir::Value index = g.Make(
       ir::ops::minimum, {Places(g, {to}, {1}, 0, c10::ScalarType::Long), Number(SizeOf(from) - 1)});
   return Select(g, of, d, PlaceOf(g, index, from));
@@ -288,6 +295,63 @@ void Along(G& g) {
     }
   }
   g.Emit(g.Values(), g.node().attributes(), layouts);
+}
+
+void Exactly(G& g, BoundedRule otherwise) {
+  if (!lowering::HasCpuKernels(Platform())) return otherwise(g);
+  ir::Node::Operands operands, sizes;
+  std::vector<int64_t> kinds, words, parts;
+  const size_t arrays = g.node().operands().size();
+  const auto take_part = [&](int64_t buffer, const BoundedLayout& layout) {
+    for (size_t d = 0; d < layout.size(); ++d) {
+      if (!Varies(layout[d])) continue;
+      const auto size = static_cast<int64_t>(arrays + sizes.size());
+      parts.insert(parts.end(), {buffer, static_cast<int64_t>(d), size});
+      sizes.push_back(g.SizeOfFactor(layout[d][0]));
+    }
+  };
+  for (size_t i = 0; i < arrays; ++i) {
+    Result in = g.In(i);
+    for (size_t d = 0; d < in.layout.size(); ++d) in = Compact(g, in, d);
+    take_part(static_cast<int64_t>(i), in.layout);
+    operands.push_back(in.value);
+  }
+  std::vector<BoundedLayout> layouts;
+  ir::OutputShapes shapes;
+  int64_t buffer = 0;
+  for (size_t i = 0; i < g.node().num_outputs(); ++i) {
+    const ir::ShapeRef shape = g.node().shape(i);
+    BoundedLayout& layout = layouts.emplace_back();
+    shapes.shapes.push_back(nullptr);
+    if (!shape) continue;
+    BoundedLayout parts_of;
+    layout = g.MadeLayout(i);
+    for (size_t d = 0; d < layout.size(); ++d) {
+      if (g.ResultVaries(i, d) && !Varies(layout[d]) && shape->dims[d] > 1)
+        Refuse("its result has a varying size that no input has");
+      parts_of.push_back(Single(layout[d]));
+    }
+    take_part(~buffer++, parts_of);
+    shapes.shapes.back() = ir::GetShape(shape->dtype, BoundsOf(layout));
+  }
+  for (const ir::ArgSpec& arg : g.node().op().args) kinds.push_back(static_cast<int64_t>(arg.kind));
+  for (uint64_t word : g.node().attributes()) words.push_back(static_cast<int64_t>(word));
+  ir::Words call;
+  ir::AttributeWriter writer(call);
+  writer.String(g.node().op().name);
+  writer.String(g.node().op().overload);
+  for (const auto& list : {kinds, words, parts}) writer.IntList(list);
+  writer.Int(static_cast<int64_t>(operands.size() + sizes.size()));
+  operands.append(sizes.begin(), sizes.end());
+  const ir::NodePtr made = MakeOpNode(&ir::ops::kernel_of_parts, std::move(operands),
+                                      std::move(call), [&] { return shapes; });
+  made->set_location(g.node().location());
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    ir::Value value{made, static_cast<uint32_t>(i)};
+    if (!g.node().shape(i)) continue;
+    for (size_t d = 0; d < layouts[i].size(); ++d) value = Spread(g, value, d, layouts[i][d]);
+    g.Set(i, std::move(value), layouts[i]);
+  }
 }
 
 bool IsHalf(c10::ScalarType dtype) {

@@ -79,6 +79,13 @@ BoundedDim Longer(const G& g, const BoundedDim& dim, size_t d, int64_t more);
 void EmitCompact(G& g, size_t d, const c10::Scalar& padding);
 /// Operations along dimensions of fixed size. Slices along the other dimensions are independent.
 void Along(G& g);
+/// Where the device is the host, calls PyTorch's kernel with the arrays in their exact sizes, which
+/// are operands of the call. So its results are those of the exact program to the bit.
+void Exactly(G& g, BoundedRule otherwise);
+template <BoundedRule otherwise>
+void Exactly(G& g) {
+  Exactly(g, otherwise);
+}
 /// A result of the node whose first dimension is the batch.
 BoundedLayout WithBatch(const G& g, size_t result, const BoundedDim& batch);
 bool IsHalf(c10::ScalarType dtype);

@@ -42,35 +42,58 @@ void IndexSelect(G& g) {
          g.node().attributes(), {chosen});
 }
 
-/// Padding is masked, so that it adds 0.
-void IndexAdd(G& g) {
+/// An index along `dim`; a negative one counts from the end of the exact size, not of its bound.
+Result FromStart(G& g, const Result& index, const BoundedDim& dim) {
+  if (!Varies(dim)) return index;
+  const c10::ScalarType dtype = index.value.shape()->dtype;
+  const ir::Value size =
+      dim.size() == 1 ? lazy::Cast(g.SizeOfFactor(dim[0]), dtype) : Number(SizeOf(dim), dtype);
+  const ir::Value is_negative =
+      g.Make(ir::ops::lt_Tensor, {index.value, MakeConstant(int64_t{0}, dtype, false)});
+  return {g.Make(ir::ops::where_self, {is_negative, Add(g, index.value, size), index.value}),
+          index.layout, index.varies};
+}
+
+/// Where an index along `dim` writes: that of padding is out of bounds, so it writes nothing.
+ir::Value Written(G& g, const Result& index, const BoundedDim& dim) {
+  const c10::ScalarType dtype = index.value.shape()->dtype;
+  return g.Where({PlaceOf(g, index.value, dim), index.layout, index.varies},
+                 MakeConstant(BoundOf(dim), dtype, false), Dims(index.layout.size(), true));
+}
+
+/// Writes, adds or reduces along a dimension.
+void IndexWrite(G& g) {
   const Result &self = g.In(0), &index = *g.Tensor("index");
   const BoundedLayout chosen = Chosen(g, self, index);
-  const Result source = Like(g, *g.Tensor("source"), chosen);
-  RequireSame(source.layout, chosen);
   ir::Node::Operands operands = g.Values();
-  operands[g.Named("index").operand] = PlaceOf(g, g.Masked(index, int64_t{0}), Counted(g));
-  operands[g.Named("source").operand] =
-      g.Masked(source, NumberOf(Neutral::kZero, source.value.shape()->dtype));
+  operands[g.Named("index").operand] = Written(g, index, Counted(g));
+  if (const Result* source = g.Has("source") ? g.Tensor("source") : nullptr) {
+    const Result like = Like(g, *source, chosen);
+    RequireSame(like.layout, chosen);
+    operands[g.Named("source").operand] = like.value;
+  }
   g.Emit(std::move(operands), g.node().attributes(), {self.layout});
 }
 
+/// Whether the elements along `part` are the first ones along `whole`, padding among them.
+bool Begins(const BoundedDim& whole, const BoundedDim& part) {
+  return Same(whole, part) ||
+         (whole.size() < 2 && part.size() < 2 && BoundOf(part) <= BoundOf(whole));
+}
+
 /// The dimension along which an index of the same rank counts. Along the others it may have fewer
-/// elements than `self`: those at the beginning, as long as its bound is no longer.
+/// elements than `self`.
 size_t AlongIndex(G& g, Result& self, const Result& index) {
   const size_t rank = self.layout.size();
   if (rank != index.layout.size() || rank == 0) Refuse("an index of a number has no rule");
   const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), rank));
   BoundedLayout layout = index.layout;
   for (size_t d = 0; d < rank; ++d) {
-    const BoundedDim &a = self.layout[d], &b = index.layout[d];
-    if (d == dim || (a.size() < 2 && b.size() < 2 && BoundOf(b) <= BoundOf(a))) layout[d] = a;
+    if (d == dim || Begins(self.layout[d], layout[d])) layout[d] = self.layout[d];
   }
   self = Like(g, self, layout);
   for (size_t d = 0; d < rank; ++d) {
-    const BoundedDim &a = self.layout[d], &b = index.layout[d];
-    if (d == dim || Same(a, b)) continue;
-    if (a.size() > 1 || b.size() > 1 || BoundOf(b) > BoundOf(a))
+    if (d != dim && !Begins(self.layout[d], index.layout[d]))
       Refuse("its operands have different sizes that vary");
   }
   return dim;
@@ -90,9 +113,8 @@ struct Indexed {
   BoundedLayout layout;  // of what they select
 };
 
-/// Indices of integers for dimensions of `self`, without padding; with `repeats` their last one
-/// is in their padding, so that it is written again.
-Indexed Indices(G& g, const Result& self, bool repeats = false) {
+/// Indices of integers for dimensions of `self`; those of padding are 0, or write nothing.
+Indexed Indices(G& g, const Result& self, bool writes = false) {
   const BoundedGraph::Argument& list = g.Named("indices");
   Indexed result;
   if (list.operands == 0) Refuse("it has no index");
@@ -109,19 +131,10 @@ Indexed Indices(G& g, const Result& self, bool repeats = false) {
       Refuse("only int64 indices have a rule");
     if (d != before + i - 1) Refuse("indices of dimensions that lie apart have no rule");
     last = d;
-    ir::Value value = index.value;
     const BoundedDim& dim = self.layout.at(d);
-    if (Varies(dim)) {
-      // A negative index counts from the end of the exact size, not of its bound.
-      const ir::Value zero = MakeConstant(int64_t{0}, c10::ScalarType::Long, false);
-      const ir::Value moved =
-          Add(g, value, dim.size() == 1 ? g.SizeOfFactor(dim[0]) : Number(SizeOf(dim)));
-      value =
-          g.Make(ir::ops::where_self, {g.Make(ir::ops::lt_Tensor, {value, zero}), moved, value});
-    }
-    const Result found{value, index.layout, index.varies};
-    result.indices.push_back(
-        PlaceOf(g, repeats ? Repeated(g, found) : g.Masked(found, int64_t{0}), dim));
+    const Result found = FromStart(g, index, dim);
+    result.indices.push_back(writes ? Written(g, found, dim)
+                                    : PlaceOf(g, g.Masked(found, int64_t{0}), dim));
   }
   result.layout.assign(self.layout.begin(),
                        self.layout.begin() + static_cast<std::ptrdiff_t>(before));
@@ -130,61 +143,22 @@ Indexed Indices(G& g, const Result& self, bool repeats = false) {
   return result;
 }
 
-Dims Others(Dims dims) {
-  dims.flip();
-  return dims;
-}
-
-/// Writes along a dimension: padding writes the last elements again.
-void IndexWrite(G& g) {
-  const Result &self = g.In(0), &index = *g.Tensor("index");
-  const BoundedLayout chosen = Chosen(g, self, index);
-  ir::Node::Operands operands = g.Values();
-  operands[g.Named("index").operand] = PlaceOf(g, Repeated(g, index), Counted(g));
-  if (const Result* source = g.Has("source") ? g.Tensor("source") : nullptr) {
-    RequireSame(source->layout, chosen);
-    const auto dim = g.Dim(g.Int("dim"), self.layout.size());
-    operands[g.Named("source").operand] = Repeated(g, *source, Only(self.layout.size(), dim));
-  }
-  g.Emit(std::move(operands), g.node().attributes(), {self.layout});
-}
-
-/// Padding of an index adds 0, or writes what is there: the last elements again along `dim`, the
-/// elements of `self` elsewhere.
-template <bool adds>
+/// Padding writes nothing.
 void Scatter(G& g) {
-  if (g.Has("reduce")) Refuse("it has no rule with a reduction");
   const size_t at = g.Named("index").operand;
   Result self = g.In(0);
   const Result& index = g.In(at);
   const size_t dim = AlongIndex(g, self, index);
   ir::Node::Operands operands = g.Values();
   operands[0] = self.value;
-  const Dims along = Only(index.layout.size(), static_cast<int64_t>(dim));
-  operands[at] = adds ? index.value : Repeated(g, index, along);
-  operands[at] = g.Masked({operands[at], index.layout, index.varies}, int64_t{0},
-                          adds ? Dims(along.size(), true) : Others(along));
-  operands[at] = PlaceOf(g, operands[at], self.layout[dim]);
-  // Padding along another dimension may lie where `self` has elements that count.
-  Dims within(along.size());
-  for (size_t d = 0; d < within.size(); ++d)
-    within[d] = d != dim && !Same(self.layout[d], index.layout[d]);
+  operands[at] = Written(g, index, self.layout[dim]);
   if (const Result* source = g.Has("src") ? g.Tensor("src") : nullptr) {
     const Result like = Like(g, *source, index.layout);
-    RequireSame(like.layout, index.layout);
-    ir::Value& given = operands[g.Named("src").operand];
-    given = adds ? g.Masked(like, NumberOf(Neutral::kZero, given.shape()->dtype))
-                 : Repeated(g, like, along);
-    if (!adds && AnyVaries(index.layout, within)) {
-      ir::Words words;
-      ir::AttributeWriter writer(words);
-      writer.Int(static_cast<int64_t>(dim));
-      writer.Int(0);  // sparse_grad
-      const ir::Value old = g.Make(ir::ops::gather, {self.value, operands[at]}, std::move(words));
-      given = g.Where({given, index.layout, true}, old, within);
+    for (size_t d = 0; d < index.layout.size(); ++d) {
+      if (like.layout.size() != index.layout.size() || !Begins(like.layout[d], index.layout[d]))
+        Refuse("its operands have different sizes that vary");
     }
-  } else if (adds || AnyVaries(index.layout, within)) {
-    Refuse("what its padding writes has no rule");
+    operands[g.Named("src").operand] = like.value;
   }
   g.Emit(std::move(operands), g.node().attributes(), {self.layout});
 }
@@ -195,17 +169,121 @@ void Index(G& g) {
   g.Emit(std::move(found.indices), g.node().attributes(), {found.layout});
 }
 
-/// Padding adds 0, or writes the last elements again.
 void IndexPut(G& g) {
-  const bool adds = g.Int("accumulate") != 0;
   const Result &self = g.In(0), &values = *g.Tensor("values");
-  Indexed found = Indices(g, self, !adds);
-  const c10::Scalar zero = NumberOf(Neutral::kZero, self.value.shape()->dtype);
-  if (values.layout.size() != 0) RequireSame(values.layout, found.layout);
-  if (adds && values.layout.empty() && Varies(found.chosen)) Refuse("its values are broadcast");
+  Indexed found = Indices(g, self, /*writes=*/true);
+  const Result like = Like(g, values, found.layout);
+  RequireSame(Broadcast(found.layout, like.layout), found.layout);
   found.indices.insert(found.indices.begin(), self.value);
-  found.indices.push_back(adds ? g.Masked(values, zero) : Repeated(g, values));
+  found.indices.push_back(like.value);
   g.Emit(std::move(found.indices), g.node().attributes(), {self.layout});
+}
+
+/// An index into all elements.
+template <bool writes>
+void Place(G& g) {
+  const Result &self = g.In(0), &index = *g.Tensor("index");
+  const BoundedDim all = AllFactors(self.layout);
+  const Result found = FromStart(g, index, all);
+  ir::Node::Operands operands = g.Values();
+  operands[1] = writes ? Written(g, found, all) : PlaceOf(g, g.Masked(found, int64_t{0}), all);
+  if (writes) {
+    const Result source = Like(g, *g.Tensor("source"), index.layout);
+    RequireSame(source.layout, index.layout);
+    operands[2] = source.value;
+  }
+  g.Emit(std::move(operands), g.node().attributes(), {writes ? self.layout : index.layout});
+}
+
+/// What makes padding no element of a bag: an index that is left out.
+int64_t LeftOut(G& g, int64_t num_weights) {
+  const int64_t index = g.Int("padding_idx");
+  return index < 0 ? num_weights : index;
+}
+
+ir::Value Filled(G& g, const Result& index, int64_t by) {
+  return g.Where(index, MakeConstant(by, index.value.shape()->dtype, false),
+                 Dims(index.layout.size(), true));
+}
+
+/// Bags of rows of a table. Padding of bags begins at the end, and has no elements.
+void EmbeddingBag(G& g) {
+  const Result& weight = *g.Tensor("weight");
+  RequireFixed(weight.layout, "the table's size varies");
+  const Result given = *g.Tensor("indices"), indices = Compact(g, given, 0);
+  const Result offsets = Compact(g, *g.Tensor("offsets"), 0);
+  const bool has_end = g.Int("include_last_offset") != 0;
+  const int64_t left_out = LeftOut(g, SizeOf(weight.layout[0]));
+  ir::Node::Operands operands = g.Values();
+  ir::Words words = g.node().attributes();
+  words[g.Named("padding_idx").word] = static_cast<uint64_t>(left_out);
+  operands[g.Named("indices").operand] = Filled(g, indices, left_out);
+  if (const Result* scale = g.Tensor("per_sample_weights")) {
+    RequireSame(scale->layout, given.layout);
+    operands[g.Named("per_sample_weights").operand] = Compact(g, *scale, 0).value;
+  }
+  BoundedDim places = offsets.layout[0], bags = places;
+  ir::Value begins = offsets.value;
+  if (has_end && Varies(places)) {
+    bags = g.Made(0, 0);
+    if (bags.size() != 1 || !Varies(bags)) bags = Longer(g, places, 0, -1);
+    // The last offset is the end.
+    places = Longer(g, bags, 0, 1);
+    begins =
+        Select(g, begins, 0,
+               g.Make(ir::ops::minimum, {g.Iota(BoundOf(places)), Number(SizeOf(places) - 1)}));
+  } else if (has_end) {
+    bags = FixedDim(SizeOf(places) - 1);
+  } else if (&begins.node->op() != &ir::ops::arange ||
+             BoundOf(indices.layout[0]) * SizeOf(bags) !=
+                 SizeOf(indices.layout[0]) * BoundOf(bags)) {
+    const ir::Value end = Number(SizeOf(indices.layout[0]), begins.shape()->dtype);
+    begins = g.Where({begins, offsets.layout, true}, end, {true});
+  }
+  operands[g.Named("offsets").operand] = begins;
+  std::vector<BoundedLayout> layouts{{bags, weight.layout[1]}, indices.layout};
+  for (size_t i = 2; i < 4; ++i) {
+    const ir::ShapeRef shape = g.node().shape(i);
+    if (!shape || shape->numel == 0) {
+      layouts.push_back(shape ? FixedLayout(shape->dims) : BoundedLayout{});
+    } else if (shape->rank() == 2) {
+      layouts.push_back(layouts[0]);
+    } else {
+      layouts.push_back({shape->dims[0] == SizeOf(bags) ? bags : places});
+    }
+  }
+  g.Emit(std::move(operands), std::move(words), layouts);
+}
+
+void EmbeddingBagBackward(G& g) {
+  const Result given = *g.Tensor("indices"), indices = Compact(g, given, 0);
+  const Result of = Compact(g, *g.Tensor("offset2bag"), 0);
+  RequireSame(of.layout, indices.layout);
+  const Result& grad = *g.Tensor("grad");
+  RequireFixed(grad.layout[1], "the table's size varies");
+  ir::Node::Operands operands = g.Values();
+  operands[g.Named("offset2bag").operand] = Filled(g, of, 0);
+  const size_t at = g.Named("indices").operand;
+  if (!g.Has("num_weights")) {
+    operands[at] = Filled(g, indices, 0);
+    const ir::Value made = g.Make(g.node().op(), std::move(operands), g.node().attributes());
+    g.Set(0, Spread(g, made, 0, given.layout[0]), given.layout);
+    return;
+  }
+  const int64_t num_weights = g.Int("num_weights");
+  operands[at] = Filled(g, indices, num_weights);
+  if (const Result* scale = g.Tensor("per_sample_weights")) {
+    RequireSame(scale->layout, given.layout);
+    operands[g.Named("per_sample_weights").operand] = Compact(g, *scale, 0).value;
+  }
+  const Result& best = *g.Tensor("maximum_indices");
+  if (best.layout.size() == 2) {
+    RequireSame(best.layout, grad.layout);
+    operands[g.Named("maximum_indices").operand] = Filled(g, best, -1);
+  }
+  if (!Begins(g.Tensor("bag_size")->layout.at(0), grad.layout[0]))
+    Refuse("its operands have different sizes that vary");
+  g.Emit(std::move(operands), g.node().attributes(), {{FixedDim(num_weights), grad.layout[1]}});
 }
 
 }  // namespace
@@ -215,13 +293,17 @@ Table IndexRules() {
       {&Embedding, {"aten::embedding"}},
       {&EmbeddingBackward, {"aten::embedding_dense_backward"}},
       {&IndexSelect, {"aten::index_select"}},
-      {&IndexAdd, {"aten::index_add"}},
-      {&IndexWrite, {"aten::index_copy", "aten::index_fill"}},
+      {&IndexWrite,
+       {"aten::index_add", "aten::index_copy", "aten::index_fill", "aten::index_reduce"}},
       {&Gather, {"aten::gather"}},
       {&Index, {"aten::index"}},
       {&IndexPut, {"aten::index_put"}},
-      {&Scatter<false>, {"aten::scatter"}},
-      {&Scatter<true>, {"aten::scatter_add"}},
+      {&Place<false>, {"aten::take"}},
+      {&Place<true>, {"aten::put"}},
+      {&EmbeddingBag, {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"}},
+      {&EmbeddingBagBackward,
+       {"aten::_embedding_bag_dense_backward", "aten::_embedding_bag_per_sample_weights_backward"}},
+      {&Scatter, {"aten::scatter", "aten::scatter_add", "aten::scatter_reduce"}},
   };
 }
 

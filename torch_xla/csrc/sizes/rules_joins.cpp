@@ -74,6 +74,27 @@ void PartBackward(G& g) {
          std::move(words), {made});
 }
 
+/// Padding of the gradient belongs to padding of the array.
+void DiagonalBackward(G& g) {
+  const BoundedLayout made = g.MadeLayout(0), &grad = g.In(0).layout;
+  const auto row = static_cast<size_t>(g.Dim(g.Int("dim1"), made.size()));
+  const auto column = static_cast<size_t>(g.Dim(g.Int("dim2"), made.size()));
+  if (made[row].size() > 1 || made[column].size() > 1) Refuse("it goes along several sizes");
+  const int64_t offset = g.Int("offset");
+  const int64_t length = std::min(BoundOf(made[row]) + std::min<int64_t>(offset, 0),
+                                  BoundOf(made[column]) - std::max<int64_t>(offset, 0));
+  BoundedLayout others;
+  for (size_t d = 0; d < made.size(); ++d) {
+    if (d != row && d != column) others.push_back(made[d]);
+  }
+  RequireSame({grad.begin(), grad.end() - 1}, others);
+  if (BoundOf(grad.back()) != length) Refuse("its gradient has another varying size");
+  ir::Words words = g.node().attributes();
+  for (size_t d = 0; d < made.size(); ++d)
+    words[g.Named("input_sizes").word + d] = static_cast<uint64_t>(BoundOf(made[d]));
+  g.Emit(g.Values(), std::move(words), {made});
+}
+
 /// The operands of a concatenation without empty 1-D tensors, which fit tensors of any rank.
 std::vector<size_t> Parts(const G& g) {
   std::vector<size_t> parts;
@@ -151,6 +172,7 @@ Table JoinRules() {
   return {
       {&Pad, {"aten::constant_pad_nd"}},
       {&PartBackward, {"aten::select_backward", "aten::slice_backward"}, true},
+      {&DiagonalBackward, {"aten::diagonal_backward"}, true},
       {&Concatenate, {"aten::cat"}},
   };
 }

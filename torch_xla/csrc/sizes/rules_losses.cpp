@@ -88,6 +88,38 @@ void PairLoss(G& g) {
         {});
 }
 
+/// The lengths are operands, so padding of times and labels is like that of a short sample.
+void CtcLoss(G& g) {
+  const BoundedLayout &in = g.Tensor("log_probs")->layout, &labels = g.Tensor("targets")->layout;
+  const BoundedDim samples = in.at(1);
+  RequireFixed(in.at(2), "the number of classes varies");
+  if (in[0].size() > 1 || labels.at(1).size() > 1) Refuse("it goes along several sizes");
+  BoundedDim states = FixedDim(2 * SizeOf(labels[1]) + 1);
+  if (Varies(labels[1])) {
+    const Factor& label = labels[1][0];
+    states = {{2 * label.size + 1, 2 * label.bound + 1, 2 * label.first + 1, true}};
+  }
+  const BoundedLayout alpha{samples, in[0], states};
+  for (std::string_view name : {"input_lengths", "target_lengths", "grad", "neg_log_likelihood"}) {
+    if (g.Has(name)) RequireSame(g.Tensor(name)->layout, {samples});
+  }
+  RequireSame({labels[0]}, {samples});
+  ir::Node::Operands operands = g.Values();
+  operands[g.Named("targets").operand] = g.Masked(*g.Tensor("targets"), int64_t{0});
+  if (g.Has("grad")) {
+    RequireSame(g.Tensor("log_alpha")->layout, alpha);
+    return g.EmitShaped(std::move(operands), g.node().attributes(), in);
+  }
+  ir::OutputShapes shapes;
+  for (const BoundedLayout& layout : {BoundedLayout{samples}, alpha})
+    shapes.shapes.push_back(ir::GetShape(g.node().shape()->dtype, BoundsOf(layout)));
+  const ir::NodePtr made = MakeOpNode(&g.node().op(), std::move(operands),
+                                      ir::Words(g.node().attributes()), [&] { return shapes; });
+  made->set_location(g.node().location());
+  g.Set(0, {made, 0}, {samples});
+  g.Set(1, {made, 1}, alpha);
+}
+
 }  // namespace
 
 Table LossRules() {
@@ -95,6 +127,7 @@ Table LossRules() {
       {&NllLoss,
        {"aten::nll_loss_forward", "aten::nll_loss_backward", "aten::nll_loss2d_forward",
         "aten::nll_loss2d_backward"}},
+      {&CtcLoss, {"aten::_ctc_loss", "aten::_ctc_loss_backward"}},
       {&PairLoss,
        {"aten::binary_cross_entropy", "aten::binary_cross_entropy_backward", "aten::mse_loss",
         "aten::mse_loss_backward", "aten::smooth_l1_loss", "aten::smooth_l1_loss_backward",

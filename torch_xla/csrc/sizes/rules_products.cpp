@@ -162,6 +162,8 @@ void Distances(G& g) {
   g.Emit(std::move(operands), g.node().attributes(), {backward ? rows : layout});
 }
 
+void NoRule(G&) { Refuse("no rule says what it does with padding"); }
+
 }  // namespace
 
 Table ProductRules() {
@@ -172,7 +174,10 @@ Table ProductRules() {
        {"aten::_scaled_dot_product_flash_attention_for_cpu",
         "aten::_scaled_dot_product_flash_attention_for_cpu_backward"}},
       {&Distances, {"aten::_cdist_forward", "aten::_cdist_backward"}},
-      {&EachMatrix,
+      {&Exactly<NoRule>,
+       {"aten::lu_unpack", "aten::linalg_lstsq", "aten::_pdist_forward", "aten::_pdist_backward",
+        "aten::channel_shuffle", "aten::masked_scatter"}},
+      {&Exactly<EachMatrix>,
        {"aten::cholesky",
         "aten::cholesky_inverse",
         "aten::_cholesky_solve_helper",

@@ -29,13 +29,23 @@ ir::Value GatesAfterEnd(G& g, const Result& gates, int64_t hidden, double gate, 
 
 constexpr int64_t kLstmCell = 0, kGruCell = 1;
 
-/// Samples are independent. The gates of padded time steps are set to keep the last state.
+/// The array with its time steps in reverse order, padding at the end.
+ir::Value Reversed(G& g, const ir::Value& of, const BoundedDim& time) {
+  const ir::Value place =
+      g.Make(ir::ops::sub_Tensor,
+             {Number(SizeOf(time) - 1), g.Iota(BoundOf(time)), MakeScalar(int64_t{1})});
+  const ir::Value zero = MakeConstant(int64_t{0}, c10::ScalarType::Long, false);
+  return Select(g, of, 0, g.Make(ir::ops::maximum, {place, zero}));
+}
+
+/// Samples are independent. The gates of padded time steps are set to keep the last state. A layer
+/// that goes backwards in time goes forwards over the reversed time steps.
 void RecurrentLayer(G& g) {
   const bool backward = g.Has("grad");
   const size_t first = g.Named(backward ? "grad" : "gates").operand;
-  const Result& in = g.In(first);
-  const BoundedDim time = in.layout.at(0), samples = in.layout.at(1);
-  RequireFixed(in.layout[2], "the number of features varies");
+  const BoundedLayout& in = g.In(first).layout;
+  const BoundedDim time = in.at(0), samples = in.at(1);
+  RequireFixed(in[2], "the number of features varies");
   const int64_t kind = g.Int("kind");
   ir::Node::Operands operands = g.Values();
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -50,20 +60,29 @@ void RecurrentLayer(G& g) {
       Refuse("its operands have different sizes that vary");
     }
   }
+  ir::Words words = g.node().attributes();
+  const bool reverses = Varies(time) && g.Int("reverse") != 0;
   if (Varies(time)) {
-    if (g.Int("reverse") != 0) Refuse("it goes backwards along a varying size");
     if (time.size() > 1) Refuse("it goes along several sizes");
     const bool has_gate = kind == kLstmCell || kind == kGruCell;
     const int64_t hidden = g.In(g.Named("hidden").operand).value.shape()->dims[1];
-    if (!backward && has_gate)
-      operands[first] = GatesAfterEnd(g, in, hidden, /*gate=*/1e9, /*other=*/-1e9);
+    const auto forwards = [&](size_t i) -> Result {
+      const Result& given = g.In(i);
+      return {reverses ? Reversed(g, given.value, time) : given.value, given.layout, true};
+    };
+    if (!backward) {
+      const Result gates = forwards(first);
+      operands[first] =
+          has_gate ? GatesAfterEnd(g, gates, hidden, /*gate=*/1e9, /*other=*/-1e9) : gates.value;
+    }
     for (size_t i = 0; backward && i < operands.size(); ++i) {
-      if (g.In(i).layout.size() == 3) operands[i] = g.Masked(g.In(i), 0.0, Only(3, 0));
+      if (g.In(i).layout.size() == 3) operands[i] = g.Masked(forwards(i), 0.0, Only(3, 0));
     }
     if (backward && has_gate) {
       const size_t kept = g.Named("states").operand + 1;
-      operands[kept] = GatesAfterEnd(g, g.In(kept), hidden, /*gate=*/1, /*other=*/0);
+      operands[kept] = GatesAfterEnd(g, forwards(kept), hidden, /*gate=*/1, /*other=*/0);
     }
+    words[g.Named("reverse").word] = 0;
   }
   ir::OutputShapes shapes;
   std::vector<BoundedLayout> layouts;
@@ -74,11 +93,13 @@ void RecurrentLayer(G& g) {
                                          : BoundedLayout{samples, FixedDim(shape->dims.at(1))});
     shapes.shapes.push_back(ir::GetShape(shape->dtype, BoundsOf(layouts.back())));
   }
-  const ir::NodePtr node = MakeOpNode(&g.node().op(), std::move(operands), g.node().attributes(),
-                                      [&] { return shapes; });
+  const ir::NodePtr node =
+      MakeOpNode(&g.node().op(), std::move(operands), std::move(words), [&] { return shapes; });
   node->set_location(g.node().location());
-  for (size_t i = 0; i < layouts.size(); ++i)
-    g.Set(i, {node, static_cast<uint32_t>(i)}, layouts[i]);
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const ir::Value made{node, static_cast<uint32_t>(i)};
+    g.Set(i, reverses && layouts[i].size() == 3 ? Reversed(g, made, time) : made, layouts[i]);
+  }
 }
 
 }  // namespace

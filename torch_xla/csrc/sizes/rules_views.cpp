@@ -17,24 +17,35 @@ ir::Value TakeAlong(G& g, const ir::Value& value, const BoundedDim& all, size_t 
   return Select(g, Contiguous(g, value, bounds), along, index);
 }
 
+int64_t ElementsOf(const Result& of) {
+  int64_t elements = 1;
+  for (int64_t bound : BoundsOf(of.layout)) elements *= bound;
+  return elements;
+}
+
+/// For each element of a view that lies like `layout`, its index in the padded `base`.
+ir::Value ViewPlaces(G& g, const Result& base, const StridedView& view,
+                     const BoundedLayout& layout) {
+  const std::vector<int64_t> bounds = BoundsOf(layout);
+  int64_t largest = view.offset;
+  for (size_t d = 0; d < bounds.size(); ++d) largest += bounds[d] * view.strides[d];
+  const c10::ScalarType dtype = IndexType(std::max(largest, ElementsOf(base)));
+  const BoundedDim all = AllFactors(base.layout);
+  const ir::Value index =
+      g.Make(ir::ops::minimum,
+             {Places(g, layout, view.strides, view.offset, dtype), Number(SizeOf(all) - 1, dtype)});
+  return PlaceOf(g, index, all);
+}
+
 /// A view whose elements lie at no regular places takes each by its index.
 void ViewByIndex(G& g, const Result& base, const StridedView& view, const BoundedLayout& layout) {
-  int64_t elements = 1;
-  for (int64_t bound : BoundsOf(base.layout)) elements *= bound;
   for (size_t d = 0; d < layout.size(); ++d) {
     if (g.ResultVaries(0, d) && !Varies(layout[d]))
       Refuse("a view is not regular along a varying size");
   }
-  const std::vector<int64_t> bounds = BoundsOf(layout);
-  int64_t largest = view.offset;
-  for (size_t d = 0; d < bounds.size(); ++d) largest += bounds[d] * view.strides[d];
-  const c10::ScalarType dtype = IndexType(std::max(largest, elements));
-  const int64_t size = SizeOf(AllFactors(base.layout));
-  ir::Value index = g.Make(ir::ops::minimum, {Places(g, layout, view.strides, view.offset, dtype),
-                                              Number(size - 1, dtype)});
-  index = PlaceOf(g, index, AllFactors(base.layout));
-  const ir::Value all = Select(g, g.View(base.value, {elements}, {1}), 0, index);
-  g.Set(0, Contiguous(g, all, bounds), layout);
+  const ir::Value all =
+      Select(g, g.View(base.value, {ElementsOf(base)}, {1}), 0, ViewPlaces(g, base, view, layout));
+  g.Set(0, Contiguous(g, all, BoundsOf(layout)), layout);
 }
 
 /// If a view has one index of a varying size, such as x[:, -1], takes that index from `base` and
@@ -151,6 +162,24 @@ void AsStrided(G& g) {
   g.EmitShaped({base.value}, std::move(words), view.layout);
 }
 
+/// A write into a view whose elements lie at no regular places, such as a diagonal.
+void WriteByIndex(G& g, const Result& base, const StridedView& view, const Result& value) {
+  const int64_t elements = ElementsOf(base), written = ElementsOf(value);
+  ir::Value index = lazy::Cast(ViewPlaces(g, base, view, value.layout), c10::ScalarType::Long);
+  if (const ir::Value within = g.Within(value.layout, Dims(value.layout.size(), true))) {
+    index =
+        g.Make(ir::ops::where_self, {g.View(Expand(within, BoundsOf(value.layout)), {written}, {1}),
+                                     index, MakeConstant(elements, c10::ScalarType::Long, false)});
+  }
+  ir::Words words;
+  ir::AttributeWriter(words).Int(0);
+  const ir::Value all =
+      g.Make(ir::ops::scatter_src,
+             {g.View(base.value, {elements}, {1}), index, g.View(value.value, {written}, {1})},
+             std::move(words));
+  g.Set(0, Contiguous(g, all, BoundsOf(base.layout)), base.layout);
+}
+
 /// A write into a part of an array: padding of what is written leaves the array as it is.
 void ViewUpdate(G& g) {
   const Result &base = g.In(0), &value = g.In(1);
@@ -162,11 +191,15 @@ void ViewUpdate(G& g) {
     varies.push_back(Varies(dim));
     first.push_back(dim.size() == 1 ? dim[0].first : SizeOf(dim));
   }
-  const BoundedView view =
-      ViewOf(base.layout, {sizes.vec(), strides.vec(), g.Int("storage_offset")}, value.layout,
-             varies, first);
   if (std::ranges::find(strides, 0) != strides.end()) Refuse("it writes an element twice");
-  RequireSame(view.layout, value.layout);
+  const StridedView exact{sizes.vec(), strides.vec(), g.Int("storage_offset")};
+  BoundedView view;
+  try {
+    view = ViewOf(base.layout, exact, value.layout, varies, first);
+    RequireSame(view.layout, value.layout);
+  } catch (const SizesRefused&) {
+    return WriteByIndex(g, base, exact, value);
+  }
   ir::Words words = g.node().attributes();
   for (size_t d = 0; d < sizes.size(); ++d) {
     words[g.Named("size").word + d] = static_cast<uint64_t>(view.view.sizes[d]);
