@@ -2,11 +2,14 @@
 
 PyTorch's own backend ``openxla`` calls :func:`extract_compiled_graph` with each graph that dynamo
 (and AOTAutograd) has made. The graph is traced once, compiled, and a call of it binds its inputs
-to the program: no operator is traced again.
+to the program: no operator is traced again. A dynamic graph is traced for each size but the first
+ones, since a program that is compiled here has its sizes in it.
 """
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +23,10 @@ from torch_xla._internal.insight import host_calls
 from torch_xla._internal.names import missing
 
 _NAME = "torch.compile"
+# A set of sizes gets a program of its own at its first call, if it is the first set of the graph,
+# or at this call, if few sets have one. The others run in the programs of buckets.
+_OFTEN = 16
+_MOST = 4
 
 
 def _twin(tensor: torch.Tensor) -> torch.Tensor:
@@ -279,6 +286,7 @@ class _CompiledGraph:
         self._module = module
         self._is_part = is_part  # between operators that run on the CPU
         self._programs: dict[Any, Callable[[Sequence[Any]], Any]] = {}
+        self._calls: Counter[Any] = Counter()  # of those without a program
         nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
         values = [node.meta.get("val") for node in nodes]
         # Dynamo guards the shapes of graphs that are not dynamic.
@@ -297,8 +305,17 @@ class _CompiledGraph:
             )
         program = self._programs.get(key)
         if program is None:
+            self._calls[key] += 1
+            if self._in_bucket(self._calls[key]):
+                return self._module(*args)
             program = self._programs[key] = self._compile(args)
         return program(args)
+
+    def _in_bucket(self, calls: int) -> bool:
+        """Returns whether a call is traced, since a program of many sizes then serves it."""
+        if not self._programs or os.environ.get("XLA_DYNAMIC_SIZES") == "0":
+            return False
+        return calls < _OFTEN or len(self._programs) > _MOST
 
     def _compile(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]

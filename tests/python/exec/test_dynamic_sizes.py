@@ -367,6 +367,35 @@ def test_few_programs_for_many_sizes():
     assert int(out[10]) <= 3
 
 
+def test_torch_compile_of_dynamic_sizes():
+    """A dynamic graph runs in buckets, but for its first size and for sizes that come often."""
+    out = run(
+        """
+    for trains in (False, True):
+        torch.manual_seed(0)
+        ours = Model().train(trains); theirs = copy.deepcopy(ours); ours.to(device)
+        step = torch.compile(ours, backend='openxla', dynamic=True)
+        before, good = count('DynamicSizes'), True
+        for n in [5, 9, 13, 7, 11, 6, 15, 9, 12, 10] + [8] * 20:
+            x, y = words(4, n)
+            values = []
+            for model, to in ((step, device), (theirs, 'cpu')):
+                with torch.set_grad_enabled(trains):
+                    loss = F.cross_entropy(model(x.to(to)), y.to(to))
+                if trains: loss.backward()
+                if to == device: torch_xla.sync()
+                values.append(loss.item())
+            good &= abs(values[0] - values[1]) < 1e-5
+            good &= all(torch.allclose(a.grad.cpu(), b.grad, 1e-4, 1e-5) for a, b in zip(ours.parameters(), theirs.parameters()) if trains)
+            if n == 10: many = count('DynamicSizes') - before
+        print(good, many >= 7, count('DynamicSizes') - before - many, count('DynamicSizesRefused'))
+    """,
+        setup=TRAINING,
+    )
+    assert out[:3:2] == ["True", "15"] and out[1] == "True" and out[3] == "0"
+    assert out[4] == out[5] == "True"
+
+
 GRAPHS = """
 def scatter(x, index, size, how):
     index = index.view(-1, *[1] * (x.dim() - 1)).expand_as(x)
