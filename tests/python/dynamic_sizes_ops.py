@@ -126,6 +126,21 @@ def difference(op: OpInfo, got: torch.Tensor, want: torch.Tensor) -> str:
     return ""
 
 
+def depends_on_rounding(op: OpInfo, values: Values, grad: bool, want: list[torch.Tensor]) -> bool:
+    """Whether inputs that differ by rounding have other results on the CPU, too.
+
+    The gradient of a factorization of a singular matrix has: matrices of repeated rows are.
+    """
+
+    def nudged(x: Any) -> Any:
+        if not torch.is_tensor(x) or not (x.is_floating_point() or x.is_complex()):
+            return x
+        return x * (1 + torch.finfo(x.dtype).eps * torch.randint_like(x.real, -2, 3))
+
+    near = computed(op, pytree.tree_map(nudged, values), "cpu", grad)
+    return any(difference(op, n, w) for n, w in zip(near, want, strict=True))
+
+
 def _count() -> int:
     return metrics.counter_value("DynamicSizes") or 0
 
@@ -164,11 +179,11 @@ def check(op: OpInfo, grad: bool, limit: int) -> dict[str, Any]:
             different = [
                 text for w, g in zip(want, got, strict=True) if (text := difference(op, g, w))
             ]
-            if different and in_bucket:
+            if different and in_bucket and not depends_on_rounding(op, values, grad, want):
                 shapes = [list(x.shape) for x in pytree.tree_leaves(values) if torch.is_tensor(x)]
                 return {"kind": "wrong", "notes": [f"{shapes}: {different[0]}"]}
             if different:
-                break  # it differs with sizes of its own, too: see opinfo_exceptions.py
+                break  # it differs with sizes of its own, too (opinfo_exceptions.py), or may
             served += in_bucket
             tried += k > 0
             if k and not in_bucket:
