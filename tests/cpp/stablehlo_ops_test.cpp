@@ -239,6 +239,36 @@ TEST(Shapes, InferenceAndCompilation) {
 
 // ---- Gather, scatter --------------------------------------------------------------------
 
+/// Whether an update of a reshape of `root` is written in place, and not by a selection.
+bool UpdatesInPlace(const std::function<Value(Value root)>& update, Dims starts) {
+  Builder b;
+  Value root = b.Parameter(Type(kF32, {1, 20})), x = Reshape(root, {20});
+  std::vector<Value> indices;
+  for (int64_t start : starts) indices.push_back(Scalar(b, start, kS32));
+  Value result = DynamicUpdateSlice(x, update(root), indices, starts);
+  return b.Finish({result}).find("stablehlo.select") == std::string::npos;
+}
+
+TEST(StableHloTest, UpdatesThatReadWhatTheyOverwrite) {
+  auto part = [](int64_t begin, int64_t end) {
+    return [=](Value root) { return Slice(Reshape(root, {20}), {begin}, {end}); };
+  };
+  EXPECT_TRUE(UpdatesInPlace(part(0, 5), {5}));
+  EXPECT_TRUE(UpdatesInPlace(part(5, 10), {5}));
+  EXPECT_TRUE(UpdatesInPlace([&](Value x) { return Tanh(part(5, 10)(x)); }, {5}));
+  EXPECT_FALSE(UpdatesInPlace(part(4, 9), {5}));
+  EXPECT_FALSE(UpdatesInPlace([&](Value x) { return Reverse(part(5, 10)(x), {0}); }, {5}));
+  EXPECT_FALSE(UpdatesInPlace([&](Value x) { return part(4, 9)(Tanh(x)); }, {5}));
+  EXPECT_FALSE(
+      UpdatesInPlace([](Value x) { return Reshape(Tanh(Slice(x, {0, 4}, {1, 9})), {5}); }, {5}));
+  auto constant = [](Value root) { return Constant(root.builder(), 0, Type(kF32, {5})); };
+  EXPECT_TRUE(UpdatesInPlace(constant, {5}));
+  auto called = [&](Value x) {
+    return x.builder().Op("stablehlo.custom_call", {part(4, 9)(x)}, Type(kF32, {5}), "");
+  };
+  EXPECT_TRUE(UpdatesInPlace(called, {5}));
+}
+
 TEST(Index, GatherAndScatter) {
   Builder b;
   Value table = F32(b, {3, 2}, {0, 1, 10, 11, 20, 21});

@@ -1,7 +1,9 @@
 """Writes through views of one storage: what of them is left of a loop."""
 
+import pytest
 import torch
 
+import torch_xla
 from torch_xla import _XLAC
 
 
@@ -57,3 +59,89 @@ def test_view_whose_elements_overlap_is_read_from_memory(device: torch.device) -
     x.expand(2, 6).fill_(1.5)
     x[2] = 4.5
     assert part.tolist() == [[1.5, 1.5], [1.5, 4.5], [4.5, 1.5]]
+
+
+def shift(x: torch.Tensor) -> None:
+    x[..., 1:] = x[..., :-1].clone()
+
+
+def shift_back_and_scale(x: torch.Tensor) -> None:
+    x[..., :-1] = x[..., 1:] * 2 + 1
+
+
+def flip_a_part(x: torch.Tensor) -> None:
+    x[..., 2:12] = x[..., 2:12].flip(-1)
+
+
+def subtract_the_mean(x: torch.Tensor) -> None:
+    x[..., 2:12] -= x[..., 2:12].mean(-1, keepdim=True)
+
+
+def accumulate(x: torch.Tensor) -> None:
+    x[..., 2:12] = x[..., 2:12].cumsum(-1)
+
+
+def reverse_by_index(x: torch.Tensor) -> None:
+    x[..., :10] = x[..., torch.arange(9, -1, -1, device=x.device)]
+
+
+def swap(x: torch.Tensor) -> None:
+    part = x[..., :5].clone()
+    x[..., :5] = x[..., 5:10]
+    x[..., 5:10] = part
+
+
+def take_through_another_shape(x: torch.Tensor) -> None:
+    x.view(-1)[10:] = x.view(10, -1)[:, :1].repeat(1, x.numel() // 10 - 1).view(-1)
+
+
+SELF_WRITES = [
+    shift,
+    shift_back_and_scale,
+    flip_a_part,
+    subtract_the_mean,
+    accumulate,
+    reverse_by_index,
+    swap,
+    take_through_another_shape,
+]
+
+
+@pytest.mark.parametrize("shape", [(1, 20), (3, 1, 20), (4, 20)], ids=str)
+@pytest.mark.parametrize("write", SELF_WRITES)
+def test_a_part_is_computed_from_what_it_overwrites(write, shape, device: torch.device) -> None:
+    """XLA fuses an update with what makes it, and writes in place. Each reader fuses otherwise."""
+    torch.manual_seed(0)
+    given = torch.rand(shape)
+    order = torch.rand(shape).argsort(-1)
+
+    def program(device: torch.device | str) -> list[torch.Tensor]:
+        results = []
+        for reader in (
+            lambda x, index: x.gather(-1, index),
+            lambda x, index: x.scatter(-1, index, x),
+            lambda x, index: x.sort(-1).values,
+            lambda x, index: shift(x),
+        ):
+            x = given.to(device, copy=True)
+            write(x)
+            results += [reader(x, order.to(device)), x]
+            torch_xla.sync()
+        return [x.cpu() for x in results if x is not None]
+
+    for actual, expected in zip(program(device), program("cpu"), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_the_words_that_make_up_the_most_probable_part(device: torch.device) -> None:
+    """Sampling of language models (top-p) shifts a mask by one place, then sorts it back."""
+
+    def program(device: torch.device | str) -> torch.Tensor:
+        torch.manual_seed(0)
+        scores, order = torch.randn(1, 50).to(device).sort(descending=True)
+        removed = scores.softmax(-1).cumsum(-1) > 0.8
+        removed[..., 1:] = removed[..., :-1].clone()
+        removed[..., 0] = False
+        return removed.scatter(1, order, removed).cpu()
+
+    assert program(device).tolist() == program("cpu").tolist()

@@ -244,7 +244,7 @@ Value Update(Value x, Value update, const Dims& starts) {
   if (x.dims() == update.dims()) return update;
   std::vector<Value> indices;
   for (int64_t start : starts) indices.push_back(stablehlo::Scalar(x, start, IndexType(x)));
-  return DynamicUpdateSlice(x, update, indices);
+  return DynamicUpdateSlice(x, update, indices, starts);
 }
 
 /// The start of the view in each group (int64), for a view that begins at `offset` of the root.

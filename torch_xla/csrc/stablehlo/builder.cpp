@@ -18,6 +18,25 @@ bool IsIdentifier(std::string_view name) {
   return true;
 }
 
+OpKind KindOfOp(std::string_view name) {
+  static constexpr std::string_view kDialect = "stablehlo.";
+  if (!name.starts_with(kDialect)) return OpKind::kOther;
+  name.remove_prefix(kDialect.size());
+  switch (name[0]) {
+    case 'c':
+      return name == "custom_call" || name == "convolution" ? OpKind::kNeverFused : OpKind::kOther;
+    case 'd':
+      return name == "dynamic_update_slice" ? OpKind::kUpdate : OpKind::kOther;
+    case 'r':
+      return name == "reshape" ? OpKind::kReshape : OpKind::kOther;
+    case 's':
+      if (name == "sort") return OpKind::kNeverFused;
+      return name == "slice" ? OpKind::kSlice : OpKind::kOther;
+    default:
+      return OpKind::kOther;
+  }
+}
+
 std::string Symbol(std::string_view name) {
   return IsIdentifier(name) ? Cat("@", name) : Cat("@", Quoted(name.empty() ? "main" : name));
 }
@@ -165,7 +184,12 @@ void Builder::AppendResultNames(int number, size_t results, std::string& out) co
   out += " = ";
 }
 
-std::vector<Value> Builder::NewResults(int number, std::span<const Type> results) {
+std::vector<Value> Builder::NewResults(int number, std::span<const Value> operands, OpKind kind,
+                                       std::span<const Type> results) {
+  operations_.resize(number + 1);
+  operations_[number] = {kind, static_cast<int>(operands_.size()),
+                         static_cast<int>(operands.size())};
+  for (Value operand : operands) operands_.push_back(operand.id_);
   std::vector<Value> values;
   values.reserve(results.size());
   for (size_t i = 0; i < results.size(); ++i) {
@@ -320,7 +344,7 @@ std::vector<Value> Builder::Op(std::string_view name, std::span<const Value> ope
   AppendTypeList(out, results);
   out += location_;
   out += '\n';
-  return NewResults(number, results);
+  return NewResults(number, operands, KindOfOp(name), results);
 }
 
 Value Builder::Op(std::string_view name, std::initializer_list<Value> operands, const Type& result,
@@ -332,6 +356,24 @@ Value Builder::Op(std::string_view name, std::initializer_list<Value> operands, 
 Value Builder::Op(std::string_view name, std::span<const Value> operands, const Type& result,
                   std::string_view attributes, std::span<const Region> regions) {
   return Op(name, operands, std::span<const Type>(&result, 1), attributes, regions)[0];
+}
+
+Builder::Operation Builder::MadeBy(Value x) const {
+  const Record& record = values_[x.id_];
+  const auto number = static_cast<size_t>(record.number);
+  return record.argument || number >= operations_.size() ? Operation() : operations_[number];
+}
+
+std::vector<Value> Builder::OperandsOf(Value x) {
+  const Operation made = MadeBy(x);
+  std::vector<Value> values;
+  for (int i = 0; i < made.count; ++i) values.push_back(Value(this, operands_[made.first + i]));
+  return values;
+}
+
+const Dims* Builder::StartsOf(Value x) const {
+  const auto found = starts_.find(x.id_);
+  return found == starts_.end() ? nullptr : &found->second;
 }
 
 Value Builder::UniqueOp(std::string_view name, const Type& result, std::string_view attributes) {
@@ -362,7 +404,7 @@ std::vector<Value> Builder::PrettyOp(std::string_view text, std::span<const Valu
   }
   out += location_;
   out += '\n';
-  return NewResults(number, results);
+  return NewResults(number, operands, OpKind::kOther, results);
 }
 
 // ---- Regions and functions

@@ -62,6 +62,15 @@ struct Transposition {
   Value result;  // the value made in memory, once it exists
 };
 
+/// What the search for updates in place needs to know of an operation (in_place_update.h).
+enum class OpKind : uint8_t {
+  kOther,
+  kReshape,
+  kSlice,
+  kUpdate,      // dynamic_update_slice
+  kNeverFused,  // XLA computes the operation's operands before it
+};
+
 class Builder {
  public:
   Builder();
@@ -150,6 +159,16 @@ class Builder {
   /// Notes that `x` is a reshape of `of`.
   void ShareTransposition(Value x, Value of);
 
+  /// The operation that made a value, and its operands.
+  OpKind KindOf(Value x) const { return MadeBy(x).kind; }
+  std::vector<Value> OperandsOf(Value x);
+  /// Where a slice with steps of 1 starts; null for other values.
+  const Dims* StartsOf(Value x) const;
+  void SetStarts(Value x, const Dims& starts) { starts_.emplace(x.id_, starts); }
+  /// The number of values so far. They are numbered in the order in which they were made.
+  size_t num_values() const { return values_.size(); }
+  size_t NumberOf(Value x) const { return x.id_; }
+
   /// Whether the value may be used in the region that is being made.
   bool IsVisible(Value x) const { return x.valid() && IsVisible(values_[x.id_]); }
 
@@ -175,6 +194,10 @@ class Builder {
     int joined = -1;         // value id
     int transposition = -1;  // index in transpositions_
   };
+  struct Operation {
+    OpKind kind = OpKind::kOther;
+    int first = 0, count = 0;  // its operands in operands_
+  };
   struct Block {
     int id;
     std::string text;
@@ -192,11 +215,13 @@ class Builder {
   std::string UniqueSymbol(std::string_view name) const;
   const Record& Check(Value value, std::string_view op) const;
   bool IsVisible(const Record& record) const;
+  Operation MadeBy(Value x) const;
   int NewValue(const Type& type, int number, int result, bool argument);
   void AppendName(const Record& record, std::string& out) const;
   void AppendIndent(std::string& out) const;
   void AppendResultNames(int number, size_t results, std::string& out) const;
-  std::vector<Value> NewResults(int number, std::span<const Type> results);
+  std::vector<Value> NewResults(int number, std::span<const Value> operands, OpKind kind,
+                                std::span<const Type> results);
   void OpenBlock();
   Block CloseBlock();
   Region RunBody(std::span<const Type> arguments, const Body& body, std::string_view terminator,
@@ -205,6 +230,9 @@ class Builder {
   bool joins_dimensions_ = false;
   FunctionForm function_form_ = FunctionForm::kPlain;
   std::deque<Record> values_;
+  std::vector<Operation> operations_;  // by %number
+  std::vector<int> operands_;          // value ids
+  std::unordered_map<int, Dims> starts_;
   std::deque<Transposition> transpositions_;
   std::vector<Block> blocks_;  // open blocks, outermost first; blocks_[0] is @main's
   size_t isolation_ = 0;       // blocks below this index are not visible

@@ -117,7 +117,9 @@ Value Slice(Value x, const Dims& starts, const Dims& limits, const Dims& strides
 /// `starts` are rank-0 integers of one type, one per dimension; they are clamped so that the slice
 /// fits.
 Value DynamicSlice(Value x, const std::vector<Value>& starts, const Dims& sizes);
-Value DynamicUpdateSlice(Value x, Value update, const std::vector<Value>& starts);
+/// `known_starts` are the values of `starts`, if they are known.
+Value DynamicUpdateSlice(Value x, Value update, const std::vector<Value>& starts,
+                         const std::optional<Dims>& known_starts = {});
 /// `low` and `high` may be negative. An empty `interior` means 0 in all dimensions.
 Value Pad(Value x, Value value, const Dims& low, const Dims& high, const Dims& interior = {});
 Value Concatenate(const std::vector<Value>& operands, int64_t dimension);

@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include "stablehlo/constants.h"
+#include "stablehlo/in_place_update.h"
 #include "stablehlo/ops.h"
 #include "stablehlo/padded_operand.h"
 #include "stablehlo/text.h"
@@ -145,10 +147,12 @@ Value Slice(Value x, const Dims& starts, const Dims& limits, const Dims& strides
          {x});
   }
   if (dims == x.dims()) return x;
-  return builder.Rearranged(
+  Value result =
       builder.Op(kOp, {x}, Type(x.element(), dims),
                  Cat("start_indices = ", I64Array(starts), ", limit_indices = ", I64Array(limits),
-                     ", strides = ", I64Array(steps))));
+                     ", strides = ", I64Array(steps)));
+  if (steps == Dims(rank, 1)) builder.SetStarts(result, starts);
+  return builder.Rearranged(result);
 }
 
 Value DynamicSlice(Value x, const std::vector<Value>& starts, const Dims& sizes) {
@@ -165,7 +169,8 @@ Value DynamicSlice(Value x, const std::vector<Value>& starts, const Dims& sizes)
       builder.Op(kOp, operands, Type(x.element(), sizes), Cat("slice_sizes = ", I64Array(sizes))));
 }
 
-Value DynamicUpdateSlice(Value x, Value update, const std::vector<Value>& starts) {
+Value DynamicUpdateSlice(Value x, Value update, const std::vector<Value>& starts,
+                         const std::optional<Dims>& known_starts) {
   constexpr std::string_view kOp = "stablehlo.dynamic_update_slice";
   std::vector<Value> operands = Prepend({x, update}, starts);
   Builder& builder = CheckTensors(kOp, operands);
@@ -175,7 +180,13 @@ Value DynamicUpdateSlice(Value x, Value update, const std::vector<Value>& starts
     valid = update.dims()[i] <= x.dims()[i];
   }
   if (!valid) Fail(kOp, "an update of the operand's element type that fits in it", operands);
-  return builder.Op(kOp, operands, x.type());
+  if (!ReadsOverwritten(x, update, known_starts)) return builder.Op(kOp, operands, x.type());
+  auto placed = [&](Value around, Value part) {
+    return builder.Op(kOp, Prepend({around, part}, starts), around.type());
+  };
+  const Type mask(ElementType::kPred, x.dims()), inside(ElementType::kPred, update.dims());
+  return Select(placed(Constant(builder, false, mask), Constant(builder, true, inside)),
+                placed(FullLike(x, 0), update), x);
 }
 
 Value Pad(Value x, Value value, const Dims& low, const Dims& high, const Dims& interior) {
