@@ -66,7 +66,7 @@ def test_values_and_gradients(cell: str) -> None:
     before = recurrent_calls()
     check_many([case(cell, **options) for options in LAYERS], rtol=1e-5, atol=1e-5, grad=True)
     assert recurrent_calls() == before + 1 + 4 + 1 + 2
-    check_many([case(cell, batch=40)], rtol=1e-5, atol=1e-5, grad=True)  # more than a few rows
+    check_many([case(cell, batch=40)], rtol=1e-5, atol=1e-5, grad=True)  # more than a block
 
 
 @pytest.mark.parametrize("cell", CELLS)

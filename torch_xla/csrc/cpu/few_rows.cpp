@@ -1,5 +1,5 @@
-#include "cpu/few_rows.h"
-
+// Products of a few rows with weights. Such a product reads little else than the weights, so it
+// must not copy them: BLAS and XLA's library pack or transpose the weights at each call.
 #include <algorithm>
 #include <cstring>
 
@@ -15,6 +15,17 @@ namespace torch_xla::cpu {
 namespace {
 
 using namespace runtime::pjrt;
+
+/// out[i, j] = sum over l of rows[i, l] * weights[j, l]. All are contiguous. T is float or
+/// c10::BFloat16.
+template <typename T>
+struct FewRows {
+  const T* rows;     // [m, k]
+  const T* weights;  // [n, k]; or, by columns, [k, n]
+  float* out;        // [m, n]
+  int64_t m, n, k;
+  bool by_columns;
+};
 
 template <int kLanes, typename T>
 C10_ALWAYS_INLINE Lanes<kLanes> LoadFirst(const T* from, int64_t count) {
@@ -67,7 +78,7 @@ C10_ALWAYS_INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t colu
     }
   }
   for (int i = 0; i < kRows; ++i) {
-    float* out = product.out + (row + i) * product.out_stride + column;
+    float* out = product.out + (row + i) * product.n + column;
     if constexpr (kColumns == 4) {
       const Lanes<4> a = Fold<kLanes>(sums[0][i]), b = Fold<kLanes>(sums[1][i]);
       const Lanes<4> c = Fold<kLanes>(sums[2][i]), d = Fold<kLanes>(sums[3][i]);
@@ -77,13 +88,11 @@ C10_ALWAYS_INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t colu
           __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
       Lanes<4> sum =
           __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
-      if (product.accumulate) sum += Load<Lanes<4>>(out);
       std::memcpy(out, &sum, sizeof(sum));
     } else {
       static_assert(kColumns == 1);
       const Lanes<4> a = Fold<kLanes>(sums[0][i]);
-      const float sum = (a[0] + a[2]) + (a[1] + a[3]);
-      *out = product.accumulate ? *out + sum : sum;
+      *out = (a[0] + a[2]) + (a[1] + a[3]);
     }
   }
 }
@@ -105,7 +114,7 @@ C10_ALWAYS_INLINE void Columns(const FewRows<T>& product, int64_t column, int64_
 template <int kLanes, int kDepth, typename T>
 C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t begin, int64_t end) {
   const T* weights = product.weights + l * product.n;
-  const bool starts = l == 0 && !product.accumulate;
+  const bool starts = l == 0;
   const int64_t ahead = kDepth * std::max<int64_t>(1, kAhead<T> / (kDepth * product.n)) * product.n;
   for (int64_t column = begin; column + kLanes <= end; column += kLanes) {
     Lanes<kLanes> w[kDepth];
@@ -115,7 +124,7 @@ C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t be
     }
     for (int64_t row = 0; row < product.m; ++row) {
       const T* x = product.rows + row * product.k + l;
-      float* out = product.out + row * product.out_stride + column;
+      float* out = product.out + row * product.n + column;
       Lanes<kLanes> sum = starts ? Lanes<kLanes>{} : Load<Lanes<kLanes>>(out);
       for (int t = 0; t < kDepth; ++t) sum += w[t] * Load<float>(x + t);
       std::memcpy(out, &sum, sizeof(sum));
@@ -124,7 +133,7 @@ C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t be
   for (int64_t column = end - (end - begin) % kLanes; column < end; ++column) {
     for (int64_t row = 0; row < product.m; ++row) {
       const T* x = product.rows + row * product.k + l;
-      float& out = product.out[row * product.out_stride + column];
+      float& out = product.out[row * product.n + column];
       float sum = starts ? 0 : out;
       for (int t = 0; t < kDepth; ++t)
         sum += Load<float>(weights + t * product.n + column) * Load<float>(x + t);
@@ -136,9 +145,9 @@ C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t be
 template <int kLanes, typename T>
 C10_ALWAYS_INLINE void Terms(const FewRows<T>& product, int64_t begin, int64_t end) {
   constexpr int kDepth = 8;
-  if (product.k == 0 && !product.accumulate) {
+  if (product.k == 0) {
     for (int64_t row = 0; row < product.m; ++row) {
-      std::fill_n(product.out + row * product.out_stride + begin, end - begin, 0.f);
+      std::fill_n(product.out + row * product.n + begin, end - begin, 0.f);
     }
   }
   int64_t l = 0;
@@ -163,12 +172,12 @@ void Multiply(const XLA_FFI_CallFrame& frame) {
                      .m = out.dims[batch],
                      .n = out.dims[batch + 1],
                      .k = rows.dims[batch + 1],
-                     .out_stride = out.dims[batch + 1],
                      .by_columns = CallOf<FewRowsCall>(frame).by_columns != 0};
   const int64_t m = product.m, n = product.n, k = product.k;
   int64_t columns = n;
   for (int64_t i = 0; i < batch; ++i) columns *= out.dims[i];
   if (columns * m == 0) return;
+  const auto compute = ForThisProcessor<&Compute<4, 2, T>, &Compute<8, 2, T>, &Compute<16, 4, T>>();
   InParts(frame, columns, k * (1 + m / 4) * choices::kFloat, [&](int64_t column, int64_t end) {
     FewRows<T> some = product;
     while (column < end) {
@@ -176,21 +185,13 @@ void Multiply(const XLA_FFI_CallFrame& frame) {
       some.rows = product.rows + at * m * k;
       some.weights = product.weights + at * n * k;
       some.out = product.out + at * m * n;
-      some.Run(first, last);
+      compute(some, first, last);
       column += last - first;
     }
   });
 }
 
 }  // namespace
-
-template <typename T>
-void FewRows<T>::Run(int64_t begin, int64_t end) const {
-  ForThisProcessor<&Compute<4, 2, T>, &Compute<8, 2, T>, &Compute<16, 4, T>>()(*this, begin, end);
-}
-
-template struct FewRows<float>;
-template struct FewRows<c10::BFloat16>;
 
 void RunFewRows(const XLA_FFI_CallFrame& frame) {
   IsFfiFloat(frame.args.args[0]) ? Multiply<float>(frame) : Multiply<c10::BFloat16>(frame);

@@ -19,7 +19,7 @@ enum class Kernel {
   kProduct,      // made of a matrix product
   kElementwise,  // made of elementwise operations
   kLibrary,      // a call of ATen's kernel, or one of ours, on the device's memory
-  kFewRows,      // the same of ours for a few rows (cpu/few_rows.h)
+  kFewRows,      // the same of ours for a few rows (cpu/few_rows.cpp)
   kCudnn,        // a call of cuDNN's kernel, which XLA's plugin makes
 };
 
