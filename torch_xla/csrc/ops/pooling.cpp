@@ -9,6 +9,7 @@
 
 #include "XLALowerings.h"
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
@@ -235,9 +236,9 @@ Value MaxPoolBackward(LoweringContext& cx, Value grad_output, Value indices,
     counts.push_back((w.extent() - 1) / w.stride + 1);
     terms *= counts.back();
   }
-  constexpr int64_t kMaxTerms = 9;
   const auto pooled = static_cast<int64_t>(windows.size());
-  if (terms > kMaxTerms) return ScatterMaxPoolBackward(cx, pooled, grad_output, indices);
+  if (terms > cpu::choices::kWindowsOfInput)
+    return ScatterMaxPoolBackward(cx, pooled, grad_output, indices);
   Value self = PlaneIndex(cx.builder(), dims, pooled);
   Value places = Convert(indices, kIndex);
   for (const Window& w : windows) {
