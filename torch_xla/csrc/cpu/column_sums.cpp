@@ -27,9 +27,9 @@ struct Rows {
 };
 
 /// sums[i] += rows[0][i] + … + rows[kRows - 1][i]
-template <int kRows, typename T>
+template <int kLanes, int kRows, typename T>
 C10_ALWAYS_INLINE void AddFew(const Rows<T>& rows, int64_t columns, float* sums) {
-  ForEach(columns, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+  ForEach<kLanes>(columns, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
     V lanes[kRows];
     for (int row = 0; row < kRows; ++row) lanes[row] = Load<V>(rows.data + row * rows.stride + i);
     for (int left = kRows / 2; left > 0; left /= 2) {
@@ -40,7 +40,7 @@ C10_ALWAYS_INLINE void AddFew(const Rows<T>& rows, int64_t columns, float* sums)
 }
 
 /// Adds the rows to sums[0] … sums[columns - 1].
-template <typename T>
+template <int kLanes, typename T>
 C10_ALWAYS_INLINE void Add(const Rows<T>& rows, int64_t columns, double* sums) {
   constexpr int kFew = 8;           // rows at once
   constexpr int64_t kBlock = 64;    // rows; few enough to sum in float without much loss
@@ -52,8 +52,9 @@ C10_ALWAYS_INLINE void Add(const Rows<T>& rows, int64_t columns, double* sums) {
       const int64_t end = std::min(rows.count, row + kBlock);
       std::fill_n(block, width, 0.0F);
       int64_t next = row;
-      for (; next + kFew <= end; next += kFew) AddFew<kFew>(rows.From(next, column), width, block);
-      for (; next < end; ++next) AddFew<1>(rows.From(next, column), width, block);
+      for (; next + kFew <= end; next += kFew)
+        AddFew<kLanes, kFew>(rows.From(next, column), width, block);
+      for (; next < end; ++next) AddFew<kLanes, 1>(rows.From(next, column), width, block);
       for (int64_t i = 0; i < width; ++i) sums[column + i] += block[i];
     }
   }
@@ -63,22 +64,23 @@ C10_ALWAYS_INLINE void Add(const Rows<T>& rows, int64_t columns, double* sums) {
 
 template <typename T>
 void Sum(const XLA_FFI_CallFrame& frame, const Rows<T>& rows, int64_t columns, float* results) {
-  const auto add = ForThisProcessor<&Add<T>>();
+  const auto add = ForThisProcessor<&Add<4, T>, &Add<8, T>, &Add<16, T>>();
   // Threads take columns, or rows if there are few columns.
   const int64_t cost = rows.count * columns * choices::kFloat;
   const int64_t row_parts = PartsWorthAThread(cost, choices::kMostParts);
   const bool by_rows = columns < 64 * row_parts;
   const int64_t parts = by_rows ? row_parts : FfiParts(frame, cost);
   std::vector<double> sums((by_rows ? parts : 1) * columns);
-  const int64_t groups = (columns + kFloatLanes - 1) / kFloatLanes;
+  constexpr int64_t kGroup = 16;
+  const int64_t groups = (columns + kGroup - 1) / kGroup;
   RunParts(frame, parts, by_rows ? rows.count : groups, [&](int64_t i, int64_t begin, int64_t end) {
     if (by_rows) {
       Rows<T> some = rows.From(begin, 0);
       some.count = end - begin;
       return add(some, columns, sums.data() + i * columns);
     }
-    begin *= kFloatLanes;
-    end = std::min(end * kFloatLanes, columns);
+    begin *= kGroup;
+    end = std::min(end * kGroup, columns);
     add(rows.From(0, begin), end - begin, sums.data() + begin);
   });
   for (int64_t part = 1; by_rows && part < parts; ++part) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cpu/ffi_parts.h"
+#include "cpu/float_vectors.h"
 #include "cpu/handlers.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/row_sums.h"
@@ -20,28 +21,26 @@ namespace {
 
 using namespace runtime::pjrt;
 
-constexpr int64_t kBlock = 16;
+constexpr int64_t kBlock = 16;  // a line of the cache, and the longest vector
 
-/// A block of elements, in one or more vector registers.
-using Lanes = float __attribute__((vector_size(kBlock * sizeof(float))));
-using LaneBits = int32_t __attribute__((vector_size(kBlock * sizeof(float))));
-
-C10_ALWAYS_INLINE void Sqrt(Lanes& a) {
-  float from[kBlock], to[kBlock];
+template <int kLanes>
+C10_ALWAYS_INLINE void Sqrt(Lanes<kLanes>& a) {
+  float from[kLanes], to[kLanes];
   std::memcpy(from, &a, sizeof(a));
-  for (int64_t k = 0; k < kBlock; ++k) to[k] = std::sqrt(from[k]);
+  for (int64_t k = 0; k < kLanes; ++k) to[k] = std::sqrt(from[k]);
   std::memcpy(&a, to, sizeof(a));
 }
 
 /// Computes ATen's formula from `a` and the other arguments into `a`. NaN wins over every number.
 /// Arguments are references, because the calling convention for vectors of this width differs
 /// between instruction sets.
-template <ForeachOp kOp>
-C10_ALWAYS_INLINE void Apply(Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d) {
+template <int kLanes, ForeachOp kOp, typename V = Lanes<kLanes>>
+C10_ALWAYS_INLINE void Apply(V& a, const V& b, const V& c, const V& d) {
+  using Bits = Vector<int32_t, kLanes>;
   constexpr int32_t kMagnitude = 0x7fffffff;
   switch (kOp) {
     case ForeachOp::kAbs:
-      a = Lanes(LaneBits(a) & kMagnitude);
+      a = V(Bits(a) & kMagnitude);
       break;
     case ForeachOp::kAdd:
       a += b;
@@ -59,7 +58,7 @@ C10_ALWAYS_INLINE void Apply(Lanes& a, const Lanes& b, const Lanes& c, const Lan
       a /= b;
       break;
     case ForeachOp::kLerp:
-      a = Lanes(LaneBits(c) & kMagnitude) < 0.5f ? a + c * (b - a) : b - (b - a) * (1 - c);
+      a = V(Bits(c) & kMagnitude) < 0.5f ? a + c * (b - a) : b - (b - a) * (1 - c);
       break;
     case ForeachOp::kMaximum:
       a = (a != a) | (a > b) ? a : b;
@@ -77,7 +76,7 @@ C10_ALWAYS_INLINE void Apply(Lanes& a, const Lanes& b, const Lanes& c, const Lan
       a = 1 / a;
       break;
     case ForeachOp::kSqrt:
-      Sqrt(a);
+      Sqrt<kLanes>(a);
       break;
     case ForeachOp::kSub:
       a -= b;
@@ -111,30 +110,31 @@ using Sources = std::array<Source, ForeachStep::kMaxArguments>;
 
 /// `to` may be one of the sources. The pointers are copied into local variables, since the compiler
 /// must assume that writes through `to` change `from`.
-template <ForeachOp kOp>
+template <int kLanes, ForeachOp kOp>
 C10_ALWAYS_INLINE void Map(const Sources& from, float* to, int64_t count) {
   const float *w = from[0].data, *x = from[1].data, *y = from[2].data, *z = from[3].data;
   const int64_t w1 = from[0].blocks, x1 = from[1].blocks, y1 = from[2].blocks, z1 = from[3].blocks;
   const auto map = [&](int64_t i, size_t bytes) C10_ALWAYS_INLINE_ATTRIBUTE {
-    Lanes a{}, b{}, c{}, d{};
+    Lanes<kLanes> a{}, b{}, c{}, d{};
     std::memcpy(&a, w + i * w1, bytes);
     std::memcpy(&b, x + i * x1, bytes);
     std::memcpy(&c, y + i * y1, bytes);
     std::memcpy(&d, z + i * z1, bytes);
-    Apply<kOp>(a, b, c, d);
+    Apply<kLanes, kOp>(a, b, c, d);
     std::memcpy(to + i, &a, bytes);
   };
   int64_t i = 0;
-  for (; i + kBlock <= count; i += kBlock) map(i, sizeof(Lanes));
+  for (; i + kLanes <= count; i += kLanes) map(i, sizeof(Lanes<kLanes>));
   if (i < count) map(i, (count - i) * sizeof(float));
 }
 
 using Kernel = void (*)(const Sources& from, float* to, int64_t count);
 
 Kernel FindKernel(ForeachOp op) {
-#define TORCH_XLA_FOREACH(kOp) \
-  case ForeachOp::kOp:         \
-    return ForThisProcessor<&Map<ForeachOp::kOp>>();
+#define TORCH_XLA_FOREACH(kOp)                                                \
+  case ForeachOp::kOp:                                                        \
+    return ForThisProcessor<&Map<4, ForeachOp::kOp>, &Map<8, ForeachOp::kOp>, \
+                            &Map<16, ForeachOp::kOp>>();
   switch (op) {
     TORCH_XLA_FOREACH(kAbs)
     TORCH_XLA_FOREACH(kAdd)

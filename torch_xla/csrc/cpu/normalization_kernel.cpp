@@ -24,7 +24,7 @@ float InverseStd(double squares, double count, double eps) {
 }
 
 /// Layer and group normalization.
-template <typename T>
+template <int kLanes, typename T>
 C10_ALWAYS_INLINE void OfRows(const Normalization<T>& call, int64_t begin, int64_t end) {
   const NormalizedForm& form = call.form;
   const int64_t size = form.group_size();
@@ -32,11 +32,11 @@ C10_ALWAYS_INLINE void OfRows(const Normalization<T>& call, int64_t begin, int64
     const T* x = call.input + group * size;
     T* y = call.output + group * size;
     double sum[1] = {}, squares[1] = {};
-    Sum<1>(size, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    Sum<kLanes, 1>(size, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       to[0] += Load<Element<decltype(to)>>(x + i);
     });
     const auto mean = static_cast<float>(sum[0] / static_cast<double>(size));
-    Sum<1>(size, squares, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    Sum<kLanes, 1>(size, squares, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       const auto centred = Load<Element<decltype(to)>>(x + i) - mean;
       to[0] += centred * centred;
     });
@@ -44,7 +44,7 @@ C10_ALWAYS_INLINE void OfRows(const Normalization<T>& call, int64_t begin, int64
     call.mean[group] = mean;
     call.inverse_std[group] = inverse_std;
     if (form.kind == NormalizedGroups::kLayers) {
-      ForEach(size, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      ForEach<kLanes>(size, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
         V value = (Load<V>(x + i) - mean) * inverse_std;
         if (call.weight) value *= Load<V>(call.weight + i);
         if (call.bias) value += Load<V>(call.bias + i);
@@ -56,7 +56,7 @@ C10_ALWAYS_INLINE void OfRows(const Normalization<T>& call, int64_t begin, int64
       const int64_t parameter = group % form.groups * form.channels + channel;
       const float scale = call.weight ? call.weight[parameter] * inverse_std : inverse_std;
       const float shift = call.bias ? call.bias[parameter] : 0;
-      ForEach(form.length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      ForEach<kLanes>(form.length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
         Store<V>((Load<V>(x + i) - mean) * scale + shift, y + i);
       });
       x += form.length, y += form.length;
@@ -65,7 +65,7 @@ C10_ALWAYS_INLINE void OfRows(const Normalization<T>& call, int64_t begin, int64
 }
 
 /// Gradients for parameters that have one element per element of a group.
-template <typename T>
+template <int kLanes, typename T>
 C10_ALWAYS_INLINE void ByElement(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                                  float* of_weight, float* of_bias) {
   const int64_t size = call.form.length;
@@ -74,7 +74,7 @@ C10_ALWAYS_INLINE void ByElement(const NormalizationBackward<T>& call, int64_t b
     const T *grad = call.grad + group * size, *x = call.input + group * size;
     const float mean = call.mean[group], inverse_std = call.inverse_std[group];
     if (of_weight) {
-      ForEach(size, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      ForEach<kLanes>(size, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
         Store<V>(
             Load<V>(of_weight + i) + Load<V>(grad + i) * Normalized<V>(x + i, mean, inverse_std),
             of_weight + i);
@@ -83,7 +83,7 @@ C10_ALWAYS_INLINE void ByElement(const NormalizationBackward<T>& call, int64_t b
     }
     if (!call.of_input) continue;
     double sums[2] = {};
-    Sum<2>(size, sums, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    Sum<kLanes, 2>(size, sums, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       using V = Element<decltype(to)>;
       const V g = Scaled<V>(grad + i, weight, i);
       to[0] += g;
@@ -92,7 +92,7 @@ C10_ALWAYS_INLINE void ByElement(const NormalizationBackward<T>& call, int64_t b
     const auto shift = static_cast<float>(sums[0] / static_cast<double>(size));
     const auto slope = static_cast<float>(sums[1] / static_cast<double>(size));
     T* result = call.of_input + group * size;
-    ForEach(size, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    ForEach<kLanes>(size, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       Store<V>((Scaled<V>(grad + i, weight, i) - shift -
                 Normalized<V>(x + i, mean, inverse_std) * slope) *
                    inverse_std,
@@ -102,7 +102,7 @@ C10_ALWAYS_INLINE void ByElement(const NormalizationBackward<T>& call, int64_t b
 }
 
 /// Gradients for parameters that have one element per channel.
-template <typename T>
+template <int kLanes, typename T>
 C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                                  float* of_weight, float* of_bias) {
   const NormalizedForm& form = call.form;
@@ -118,7 +118,7 @@ C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward<T>& call, int64_t b
     for (int64_t channel = 0; channel < form.channels; ++channel) {
       const T *g = grad + channel * form.length, *values = x + channel * form.length;
       double sums[2] = {};
-      Sum<2>(form.length, sums, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      Sum<kLanes, 2>(form.length, sums, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
         using V = Element<decltype(to)>;
         to[0] += Load<V>(g + i);
         to[1] += Load<V>(g + i) * Normalized<V>(values + i, mean, inverse_std);
@@ -138,7 +138,7 @@ C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward<T>& call, int64_t b
       const float scale = weight(channel);
       const T *g = grad + from, *values = x + from;
       T* result = call.of_input + group * size + from;
-      ForEach(form.length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      ForEach<kLanes>(form.length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
         const V normalized = Normalized<V>(values + i, mean, inverse_std);
         Store<V>((Load<V>(g + i) * scale - by_mean - normalized * by_std) * inverse_std,
                  result + i);
@@ -150,24 +150,24 @@ C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward<T>& call, int64_t b
 // ---------------------------------------------------------------- batches
 
 /// Whether a channel's part of a row is so short that a row's channels are processed together.
-bool IsShort(const NormalizedForm& form) { return form.length < 2 * kFloatLanes; }
+bool IsShort(const NormalizedForm& form) { return form.length < 32; }
 
 /// Writes elements of the output from `at` on; `normalized<V>(i)` is element i before a ReLU.
-template <typename T, typename Normalized>
+template <int kLanes, typename T, typename Normalized>
 C10_ALWAYS_INLINE void WriteBatch(const Normalization<T>& call, int64_t at, int64_t count,
                                   const Normalized& normalized) {
   T* y = call.output + at;
   if (!call.rectifies) {
-    ForEach(count, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    ForEach<kLanes>(count, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       Store<V>(normalized.template operator()<V>(i), y + i);
     });
   } else if (const T* addend = call.addend) {
-    ForEach(count, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    ForEach<kLanes>(count, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       const V x = normalized.template operator()<V>(i) + Load<V>(addend + at + i);
       Store<V>(x < 0 ? V{} : x, y + i);
     });
   } else {
-    ForEach(count, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    ForEach<kLanes>(count, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       const V x = normalized.template operator()<V>(i);
       Store<V>(x < 0 ? V{} : x, y + i);
     });
@@ -183,7 +183,7 @@ C10_ALWAYS_INLINE V GradAt(const NormalizationBackward<T>& call, int64_t at) {
 }
 
 /// Batch normalization of long channels: each channel over all rows, one channel after the other.
-template <typename T>
+template <int kLanes, typename T>
 C10_ALWAYS_INLINE void OfBatch(const Normalization<T>& call, int64_t begin, int64_t end) {
   const NormalizedForm& form = call.form;
   const int64_t length = form.length, stride = form.channels * length;
@@ -191,16 +191,17 @@ C10_ALWAYS_INLINE void OfBatch(const Normalization<T>& call, int64_t begin, int6
   for (int64_t channel = begin; channel < end; ++channel) {
     const T* x = call.input + channel * length;
     double sum[1] = {}, squares[1] = {};
-    SumRows<1>(form.rows, length, sum,
-               [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-                 to[0] += Load<Element<decltype(to)>>(x + row * stride + i);
-               });
+    SumRows<kLanes, 1>(form.rows, length, sum,
+                       [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+                         to[0] += Load<Element<decltype(to)>>(x + row * stride + i);
+                       });
     const auto mean = static_cast<float>(sum[0] / size);
-    SumRows<1>(form.rows, length, squares,
-               [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-                 const auto centred = Load<Element<decltype(to)>>(x + row * stride + i) - mean;
-                 to[0] += centred * centred;
-               });
+    SumRows<kLanes, 1>(form.rows, length, squares,
+                       [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+                         const auto centred =
+                             Load<Element<decltype(to)>>(x + row * stride + i) - mean;
+                         to[0] += centred * centred;
+                       });
     const float inverse_std = InverseStd(squares[0], size, call.eps);
     call.mean[channel] = mean;
     call.inverse_std[channel] = inverse_std;
@@ -209,15 +210,15 @@ C10_ALWAYS_INLINE void OfBatch(const Normalization<T>& call, int64_t begin, int6
     const float shift = call.bias ? call.bias[channel] : 0;
     for (int64_t row = 0; row < form.rows; ++row) {
       const T* of_row = x + row * stride;
-      WriteBatch(call, channel * length + row * stride, length,
-                 [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-                   return (Load<V>(of_row + i) - mean) * scale + shift;
-                 });
+      WriteBatch<kLanes>(call, channel * length + row * stride, length,
+                         [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+                           return (Load<V>(of_row + i) - mean) * scale + shift;
+                         });
     }
   }
 }
 
-template <bool kRectified, typename T>
+template <int kLanes, bool kRectified, typename T>
 C10_ALWAYS_INLINE void BatchBackward(const NormalizationBackward<T>& call, int64_t begin,
                                      int64_t end, float* of_weight, float* of_bias) {
   const NormalizedForm& form = call.form;
@@ -227,14 +228,14 @@ C10_ALWAYS_INLINE void BatchBackward(const NormalizationBackward<T>& call, int64
     const int64_t first = channel * length;
     const float mean = call.mean[channel], inverse_std = call.inverse_std[channel];
     double sums[2] = {};
-    SumRows<2>(form.rows, length, sums,
-               [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-                 using V = Element<decltype(to)>;
-                 const int64_t at = first + row * stride + i;
-                 const V g = GradAt<kRectified, V>(call, at);
-                 to[0] += g;
-                 to[1] += g * Normalized<V>(call.input + at, mean, inverse_std);
-               });
+    SumRows<kLanes, 2>(form.rows, length, sums,
+                       [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+                         using V = Element<decltype(to)>;
+                         const int64_t at = first + row * stride + i;
+                         const V g = GradAt<kRectified, V>(call, at);
+                         to[0] += g;
+                         to[1] += g * Normalized<V>(call.input + at, mean, inverse_std);
+                       });
     if (of_weight) {
       of_weight[channel] += static_cast<float>(sums[1]);
       of_bias[channel] += static_cast<float>(sums[0]);
@@ -245,7 +246,7 @@ C10_ALWAYS_INLINE void BatchBackward(const NormalizationBackward<T>& call, int64
     const float scale = call.weight ? call.weight[channel] * inverse_std : inverse_std;
     for (int64_t row = 0; row < form.rows; ++row) {
       const int64_t from = first + row * stride;
-      ForEach(length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      ForEach<kLanes>(length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
         const V g = GradAt<kRectified, V>(call, from + i);
         const V normalized = Normalized<V>(call.input + from + i, mean, inverse_std);
         Store<V>((g - shift - normalized * slope) * scale, call.of_input + from + i);
@@ -286,14 +287,14 @@ class ShortChannels {
   }
 
   /// Sums over all rows and a channel's elements; `add<T>(row, i)` is the addend for element i.
-  template <typename Add>
+  template <int kLanes, typename Add>
   C10_ALWAYS_INLINE void Sum(double* sums, const Add& add) const {
     constexpr int64_t kRows = 64;  // few enough to sum in float without much loss
     std::fill_n(sums, end_ - begin_, 0.);
     for (int64_t first = 0; first < form_.rows; first += kRows) {
       float some[kMost] = {};
       for (int64_t row = first; row < std::min(form_.rows, first + kRows); ++row) {
-        ForEach(width(), [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        ForEach<kLanes>(width(), [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
           Store<V>(Load<V>(some + i) + add.template operator()<V>(Place(row) + i, i), some + i);
         });
       }
@@ -310,7 +311,7 @@ class ShortChannels {
   const int64_t begin_, end_;
 };
 
-template <typename T>
+template <int kLanes, typename T>
 C10_ALWAYS_INLINE void OfShortBatch(const Normalization<T>& call, int64_t begin, int64_t end) {
   constexpr int64_t kMost = ShortChannels::kMost;
   const auto size = static_cast<double>(call.form.group_size());
@@ -318,12 +319,12 @@ C10_ALWAYS_INLINE void OfShortBatch(const Normalization<T>& call, int64_t begin,
     const ShortChannels some(call.form, begin, std::min(end, begin + step));
     double sums[kMost];
     float mean[kMost], scale[kMost], shift[kMost];
-    some.Sum(sums, [&]<typename V>(int64_t at, int64_t)
-                       C10_ALWAYS_INLINE_ATTRIBUTE { return Load<V>(call.input + at); });
+    some.Sum<kLanes>(sums, [&]<typename V>(int64_t at, int64_t)
+                               C10_ALWAYS_INLINE_ATTRIBUTE { return Load<V>(call.input + at); });
     some.Spread(mean, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {
       return call.mean[channel] = static_cast<float>(sums[channel - begin] / size);
     });
-    some.Sum(sums, [&]<typename V>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    some.Sum<kLanes>(sums, [&]<typename V>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       const V centred = Load<V>(call.input + at) - Load<V>(mean + i);
       return centred * centred;
     });
@@ -339,16 +340,16 @@ C10_ALWAYS_INLINE void OfShortBatch(const Normalization<T>& call, int64_t begin,
     });
     for (int64_t row = 0; row < call.form.rows; ++row) {
       const T* x = call.input + some.Place(row);
-      WriteBatch(call, some.Place(row), some.width(),
-                 [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-                   const V centred = Load<V>(x + i) - Load<V>(mean + i);
-                   return centred * Load<V>(scale + i) + Load<V>(shift + i);
-                 });
+      WriteBatch<kLanes>(call, some.Place(row), some.width(),
+                         [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+                           const V centred = Load<V>(x + i) - Load<V>(mean + i);
+                           return centred * Load<V>(scale + i) + Load<V>(shift + i);
+                         });
     }
   }
 }
 
-template <bool kRectified, typename T>
+template <int kLanes, bool kRectified, typename T>
 C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward<T>& call, int64_t begin,
                                           int64_t end, float* of_weight, float* of_bias) {
   constexpr int64_t kMost = ShortChannels::kMost;
@@ -359,9 +360,10 @@ C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward<T>& call, 
     float mean[kMost], inverse_std[kMost], shift[kMost], slope[kMost], scale[kMost];
     some.Spread(mean, [&](int64_t channel) { return call.mean[channel]; });
     some.Spread(inverse_std, [&](int64_t channel) { return call.inverse_std[channel]; });
-    some.Sum(sums, [&]<typename V>(int64_t at, int64_t)
-                       C10_ALWAYS_INLINE_ATTRIBUTE { return GradAt<kRectified, V>(call, at); });
-    some.Sum(products, [&]<typename V>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    some.Sum<kLanes>(sums, [&]<typename V>(int64_t at, int64_t) C10_ALWAYS_INLINE_ATTRIBUTE {
+      return GradAt<kRectified, V>(call, at);
+    });
+    some.Sum<kLanes>(products, [&]<typename V>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       return GradAt<kRectified, V>(call, at) * (Load<V>(call.input + at) - Load<V>(mean + i)) *
              Load<V>(inverse_std + i);
     });
@@ -383,7 +385,7 @@ C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward<T>& call, 
     });
     for (int64_t row = 0; row < call.form.rows; ++row) {
       const int64_t from = some.Place(row);
-      ForEach(some.width(), [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      ForEach<kLanes>(some.width(), [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
         const V g = GradAt<kRectified, V>(call, from + i);
         const V centred = Load<V>(call.input + from + i) - Load<V>(mean + i);
         Store<V>((g - Load<V>(shift + i) - centred * Load<V>(slope + i)) * Load<V>(scale + i),
@@ -395,30 +397,30 @@ C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward<T>& call, 
 
 // ---------------------------------------------------------------- for the processor
 
-template <typename T>
+template <int kLanes, typename T>
 C10_ALWAYS_INLINE void Forward(const Normalization<T>& call, int64_t begin, int64_t end) {
-  if (!call.form.is_batch()) return OfRows(call, begin, end);
-  IsShort(call.form) ? OfShortBatch(call, begin, end) : OfBatch(call, begin, end);
+  if (!call.form.is_batch()) return OfRows<kLanes>(call, begin, end);
+  IsShort(call.form) ? OfShortBatch<kLanes>(call, begin, end) : OfBatch<kLanes>(call, begin, end);
 }
 
-template <bool kRectified, typename T>
+template <int kLanes, bool kRectified, typename T>
 C10_ALWAYS_INLINE void OfBatch(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                                float* of_weight, float* of_bias) {
-  IsShort(call.form) ? ShortBatchBackward<kRectified>(call, begin, end, of_weight, of_bias)
-                     : BatchBackward<kRectified>(call, begin, end, of_weight, of_bias);
+  IsShort(call.form) ? ShortBatchBackward<kLanes, kRectified>(call, begin, end, of_weight, of_bias)
+                     : BatchBackward<kLanes, kRectified>(call, begin, end, of_weight, of_bias);
 }
 
-template <typename T>
+template <int kLanes, typename T>
 C10_ALWAYS_INLINE void Backward(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                                 float* of_weight, float* of_bias) {
   switch (call.form.kind) {
     case NormalizedGroups::kLayers:
-      return ByElement(call, begin, end, of_weight, of_bias);
+      return ByElement<kLanes>(call, begin, end, of_weight, of_bias);
     case NormalizedGroups::kGroups:
-      return ByChannel(call, begin, end, of_weight, of_bias);
+      return ByChannel<kLanes>(call, begin, end, of_weight, of_bias);
     case NormalizedGroups::kBatch:
-      return call.rectified ? OfBatch<true>(call, begin, end, of_weight, of_bias)
-                            : OfBatch<false>(call, begin, end, of_weight, of_bias);
+      return call.rectified ? OfBatch<kLanes, true>(call, begin, end, of_weight, of_bias)
+                            : OfBatch<kLanes, false>(call, begin, end, of_weight, of_bias);
   }
 }
 
@@ -426,13 +428,14 @@ C10_ALWAYS_INLINE void Backward(const NormalizationBackward<T>& call, int64_t be
 
 template <typename T>
 void Normalization<T>::Run(int64_t begin, int64_t end) const {
-  ForThisProcessor<&Forward<T>>()(*this, begin, end);
+  ForThisProcessor<&Forward<4, T>, &Forward<8, T>, &Forward<16, T>>()(*this, begin, end);
 }
 
 template <typename T>
 void NormalizationBackward<T>::Run(int64_t begin, int64_t end, float* of_weight,
                                    float* of_bias) const {
-  ForThisProcessor<&Backward<T>>()(*this, begin, end, of_weight, of_bias);
+  ForThisProcessor<&Backward<4, T>, &Backward<8, T>, &Backward<16, T>>()(*this, begin, end,
+                                                                         of_weight, of_bias);
 }
 
 template struct Normalization<float>;

@@ -15,10 +15,10 @@ namespace {
 
 using namespace runtime::pjrt;
 
-template <typename T>
+template <int kLanes, typename T>
 C10_ALWAYS_INLINE double AddSquares(const T* x, int64_t count) {
   double sum[1] = {};
-  Sum<1>(count, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+  Sum<kLanes, 1>(count, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
     const auto value = Load<Element<decltype(to)>>(x + i);
     to[0] += value * value;
   });
@@ -34,7 +34,7 @@ int64_t NumElements(const XLA_FFI_Buffer& buffer) {
 /// The arrays, one after the other, are split into parts with equally many elements.
 template <typename T>
 void Norms(const XLA_FFI_CallFrame& frame) {
-  const auto squares = ForThisProcessor<&AddSquares<T>>();
+  const auto squares = ForThisProcessor<&AddSquares<4, T>, &AddSquares<8, T>, &AddSquares<16, T>>();
   const int64_t count = frame.args.size;
   std::vector<int64_t> ends;
   int64_t total = 0;

@@ -70,9 +70,10 @@ struct Joined {
   }
 };
 
+template <int kLanes>
 C10_ALWAYS_INLINE double Add(const c10::BFloat16* x, int64_t count) {
   double sum[1] = {};
-  Sum<1>(count, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+  Sum<kLanes, 1>(count, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
     to[0] += Load<Element<decltype(to)>>(x + i);
   });
   return sum[0];
@@ -81,7 +82,7 @@ C10_ALWAYS_INLINE double Add(const c10::BFloat16* x, int64_t count) {
 /// Sums the elements of each row in float. (ATen would round the sum of each part.)
 void SumBFloat16(const XLA_FFI_CallFrame& frame, const at::Tensor& x, float* results,
                  int64_t rows) {
-  const auto sum = ForThisProcessor<&Add>();
+  const auto sum = ForThisProcessor<&Add<4>, &Add<8>, &Add<16>>();
   const auto* elements = x.const_data_ptr<c10::BFloat16>();
   const int64_t length = x.numel() / rows, cost = x.numel() * choices::kFloat;
   // Rows are cut if there are too few rows for the threads.

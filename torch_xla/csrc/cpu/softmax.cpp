@@ -48,11 +48,12 @@ C10_ALWAYS_INLINE V Larger(V a, V b) {
   return a < b ? b : a;
 }
 
+template <int kLanes>
 C10_ALWAYS_INLINE float Maximum(const BiasedFloats& rows, const float* x) {
-  float all[kFloatLanes];
-  std::fill_n(all, kFloatLanes, -std::numeric_limits<float>::infinity());
-  auto lanes = Load<FloatLanes>(all);
-  ForEach(rows.columns, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+  float all[kLanes];
+  std::fill_n(all, kLanes, -std::numeric_limits<float>::infinity());
+  auto lanes = Load<Lanes<kLanes>>(all);
+  ForEach<kLanes>(rows.columns, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
     if constexpr (std::is_same_v<V, float>) {
       lanes[0] = Larger<float>(lanes[0], Biased<V>(rows, x, i));
     } else {
@@ -60,19 +61,20 @@ C10_ALWAYS_INLINE float Maximum(const BiasedFloats& rows, const float* x) {
     }
   });
   Store(lanes, all);
-  return *std::max_element(all, all + kFloatLanes);
+  return *std::max_element(all, all + kLanes);
 }
 
 /// For each row from `begin` to `end`, writes the maximum and the logarithm of the row's sum of
 /// exp(x - maximum).
+template <int kLanes>
 C10_ALWAYS_INLINE void Sums(const BiasedFloats& rows, int64_t begin, int64_t end, float* maximum,
                             float* log_sum) {
   for (int64_t row = begin; row < end; ++row) {
     const float* const x = rows.x + row * rows.columns;
     // If an element is NaN, so is the sum.
-    const float largest = maximum[row] = Maximum(rows, x);
+    const float largest = maximum[row] = Maximum<kLanes>(rows, x);
     double sum[1] = {};
-    Sum<1>(rows.columns, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    Sum<kLanes, 1>(rows.columns, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       using V = Element<decltype(to)>;
       to[0] += Exp<V>(Biased<V>(rows, x, i) - largest);
     });
@@ -81,6 +83,7 @@ C10_ALWAYS_INLINE void Sums(const BiasedFloats& rows, int64_t begin, int64_t end
 }
 
 /// Writes grad * ((column == class) - softmax(x)) for rows `begin` to `end`.
+template <int kLanes>
 C10_ALWAYS_INLINE void Gradients(const CrossEntropyGradient& call, int64_t begin, int64_t end,
                                  float* result) {
   const BiasedFloats& rows = call.rows;
@@ -92,7 +95,7 @@ C10_ALWAYS_INLINE void Gradients(const CrossEntropyGradient& call, int64_t begin
       std::fill_n(to, rows.columns, 0.0F);
       continue;
     }
-    ForEach(rows.columns, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    ForEach<kLanes>(rows.columns, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       Store<V>(V{} - Exp<V>(Biased<V>(rows, x, i) - maximum - log_sum) * grad, to + i);
     });
     const int64_t place = call.classes[row];
@@ -140,8 +143,8 @@ void RunRowSums(const XLA_FFI_CallFrame& frame) {
   const int64_t count = FfiTensor(frame.rets.rets[0]).numel();
   const BiasedFloats rows = FloatsOf(frame, 1, count);
   InParts(frame, count, rows.columns * choices::kFunction, [&](int64_t begin, int64_t end) {
-    ForThisProcessor<&Sums>()(rows, begin, end, FfiData<float>(frame.rets.rets[0]),
-                              FfiData<float>(frame.rets.rets[1]));
+    ForThisProcessor<&Sums<4>, &Sums<8>, &Sums<16>>()(
+        rows, begin, end, FfiData<float>(frame.rets.rets[0]), FfiData<float>(frame.rets.rets[1]));
   });
 }
 
@@ -154,7 +157,8 @@ void RunCrossEntropyBackward(const XLA_FFI_CallFrame& frame) {
                                   .classes = FfiData<const int64_t>(args[3]),
                                   .grad = FfiData<const float>(args[4])};
   InParts(frame, count, call.rows.columns * choices::kFunction, [&](int64_t begin, int64_t end) {
-    ForThisProcessor<&Gradients>()(call, begin, end, FfiData<float>(frame.rets.rets[0]));
+    ForThisProcessor<&Gradients<4>, &Gradients<8>, &Gradients<16>>()(
+        call, begin, end, FfiData<float>(frame.rets.rets[0]));
   });
 }
 
