@@ -426,7 +426,7 @@ def meta_shard(ops: list[Op], shard: int, shards: int) -> str:
         HEADER,
         *(f"#include <ATen/ops/{name}_meta_dispatch.h>\n" for name in names),
         '\n#include "rules/meta_kernels.h"\n\nnamespace torch_xla {\n\n'
-        "static const lazy::MetaKernels kernels{\n",
+        "static const rules::MetaKernels kernels{\n",
     ]
     for op, pointer in mine:
         function = f"static_cast<{pointer}>(&at::meta::{op.schema.name.name})"

@@ -14,7 +14,7 @@
 
 #include "debug/metrics.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 using namespace std::chrono_literals;
@@ -242,4 +242,4 @@ TEST_F(DiskCacheTest, AFolderThatCannotBeWrittenIsNoError) {
 }
 
 }  // namespace
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

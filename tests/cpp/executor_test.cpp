@@ -33,7 +33,7 @@
 #include "tensor/graph.h"
 #include "tensor/node_factory.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 constexpr int kDevice = 0;
@@ -45,25 +45,27 @@ int64_t Count(const std::string& name) {
 int64_t Compiles() { return Count("UncachedCompile"); }
 int64_t Executions() { return Count("UncachedCompile") + Count("CachedCompile"); }
 
-ir::Value Upload(const at::Tensor& cpu) { return MakeLeaf(ToDevice(cpu, kDevice)); }
+ir::Value Upload(const at::Tensor& cpu) { return tensor::MakeLeaf(ToDevice(cpu, kDevice)); }
 ir::Value Numbers(int64_t n) {
   return Upload(at::arange(n, at::TensorOptions().dtype(at::kFloat)));
 }
-StoragePtr MakeStorage(ir::Value value) {
-  return c10::make_intrusive<Storage>(std::move(value), kDevice);
+tensor::StoragePtr MakeStorage(ir::Value value) {
+  return c10::make_intrusive<tensor::Storage>(std::move(value), kDevice);
 }
 
 /// The vector x as each of `rows` rows: some op, so that there is something to run.
 ir::Value Expanded(const ir::Value& x, int64_t rows) {
-  return Expand(x, {rows, x.shape()->dims.back()});
+  return tensor::Expand(x, {rows, x.shape()->dims.back()});
 }
 
-at::Tensor Read(const StoragePtr& storage) {
+at::Tensor Read(const tensor::StoragePtr& storage) {
   ir::Value leaf = Evaluate(storage);
-  return ToHost(*LeafData(leaf));
+  return ToHost(*tensor::LeafData(leaf));
 }
 
-bool IsLeaf(const StoragePtr& storage) { return LeafData(storage->value()) != nullptr; }
+bool IsLeaf(const tensor::StoragePtr& storage) {
+  return tensor::LeafData(storage->value()) != nullptr;
+}
 
 class ExecutorTest : public testing::Test {
  protected:
@@ -71,8 +73,8 @@ class ExecutorTest : public testing::Test {
 };
 
 TEST_F(ExecutorTest, SyncGivesPendingStoragesTheirData) {
-  StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
-  StoragePtr b = MakeStorage(Cast(a->value(), at::kInt));
+  tensor::StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  tensor::StoragePtr b = MakeStorage(tensor::Cast(a->value(), at::kInt));
   EXPECT_FALSE(IsLeaf(a));
   const int64_t before = Executions();
   SyncDevice(kDevice, /*wait=*/false);
@@ -86,7 +88,7 @@ TEST_F(ExecutorTest, SyncGivesPendingStoragesTheirData) {
 }
 
 TEST_F(ExecutorTest, SyncOfNothingRunsNothing) {
-  StoragePtr leaf = MakeStorage(Numbers(3));
+  tensor::StoragePtr leaf = MakeStorage(Numbers(3));
   const int64_t before = Executions();
   SyncDevice(kDevice, /*wait=*/true);
   EXPECT_EQ(Executions(), before);
@@ -102,16 +104,16 @@ TEST_F(ExecutorTest, DeadStoragesAreNotComputed) {
 
 TEST_F(ExecutorTest, OneValueInTwoStoragesIsComputedOnce) {
   ir::Value value = Expanded(Numbers(3), 4);
-  StoragePtr a = MakeStorage(value), b = MakeStorage(value);
+  tensor::StoragePtr a = MakeStorage(value), b = MakeStorage(value);
   value = {};
   SyncDevice(kDevice, /*wait=*/true);
-  EXPECT_EQ(LeafData(a->value()), LeafData(b->value()));
+  EXPECT_EQ(tensor::LeafData(a->value()), tensor::LeafData(b->value()));
 }
 
 TEST_F(ExecutorTest, EvaluateLeavesTheRestPending) {
-  StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
-  StoragePtr b = MakeStorage(Cast(a->value(), at::kInt));
-  StoragePtr other = MakeStorage(Expanded(Numbers(5), 2));
+  tensor::StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  tensor::StoragePtr b = MakeStorage(tensor::Cast(a->value(), at::kInt));
+  tensor::StoragePtr other = MakeStorage(Expanded(Numbers(5), 2));
   EXPECT_EQ(Read(b).sum().item<int64_t>(), 6);
   EXPECT_TRUE(IsLeaf(b));
   EXPECT_TRUE(IsLeaf(a));  // Computed on the way.
@@ -119,17 +121,17 @@ TEST_F(ExecutorTest, EvaluateLeavesTheRestPending) {
 }
 
 TEST_F(ExecutorTest, EvaluateOfAValueKeepsWhatIsComputedOnTheWay) {
-  StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
-  StoragePtr other = MakeStorage(Expanded(Numbers(5), 2));
-  ir::Value leaf = Evaluate(Cast(a->value(), at::kLong), kDevice);
-  EXPECT_EQ(ToHost(*LeafData(leaf)).sum().item<int64_t>(), 6);
+  tensor::StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  tensor::StoragePtr other = MakeStorage(Expanded(Numbers(5), 2));
+  ir::Value leaf = Evaluate(tensor::Cast(a->value(), at::kLong), kDevice);
+  EXPECT_EQ(ToHost(*tensor::LeafData(leaf)).sum().item<int64_t>(), 6);
   EXPECT_TRUE(IsLeaf(a));
   EXPECT_FALSE(IsLeaf(other));
 }
 
 TEST_F(ExecutorTest, SyncStoragesComputesTheseAlone) {
-  StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
-  StoragePtr b = MakeStorage(Expanded(Numbers(4), 2));
+  tensor::StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  tensor::StoragePtr b = MakeStorage(Expanded(Numbers(4), 2));
   SyncStorages({a}, /*wait=*/true);
   EXPECT_TRUE(IsLeaf(a));
   EXPECT_FALSE(IsLeaf(b));
@@ -137,7 +139,7 @@ TEST_F(ExecutorTest, SyncStoragesComputesTheseAlone) {
 
 TEST_F(ExecutorTest, EqualGraphsAreOneProgram) {
   for (int i = 0; i < 3; ++i) {
-    StoragePtr a = MakeStorage(Expanded(Numbers(7), 3));
+    tensor::StoragePtr a = MakeStorage(Expanded(Numbers(7), 3));
     const int64_t before = Compiles();
     SyncDevice(kDevice, /*wait=*/true);
     if (i > 0) {
@@ -150,7 +152,8 @@ TEST_F(ExecutorTest, EqualGraphsAreOneProgram) {
 TEST_F(ExecutorTest, NumbersAreParameters) {
   int64_t first = 0;
   for (double number : {2.5, 3.5, -4.0}) {
-    StoragePtr a = MakeStorage(Expand(MakeScalar(number, at::kFloat, /*wrapped=*/false), {11}));
+    tensor::StoragePtr a = MakeStorage(
+        tensor::Expand(tensor::MakeScalar(number, at::kFloat, /*wrapped=*/false), {11}));
     SyncDevice(kDevice, /*wait=*/true);
     EXPECT_EQ(Read(a)[10].item<double>(), number);
     if (first == 0) first = Compiles();
@@ -159,7 +162,7 @@ TEST_F(ExecutorTest, NumbersAreParameters) {
 }
 
 TEST_F(ExecutorTest, FillNeedsNoProgram) {
-  StoragePtr a = MakeStorage(Fill(2.5, ir::GetShape(at::kFloat, {4})));
+  tensor::StoragePtr a = MakeStorage(tensor::Fill(2.5, ir::GetShape(at::kFloat, {4})));
   const int64_t before = Executions();
   SyncDevice(kDevice, /*wait=*/true);
   EXPECT_TRUE(IsLeaf(a));
@@ -172,7 +175,7 @@ TEST_F(ExecutorTest, FillNeedsNoProgram) {
 TEST_F(ExecutorTest, HashCoversTheWiring) {
   ir::Value x = Numbers(3), y = Numbers(3);
   auto hash = [](ir::Value a, ir::Value b) {
-    return CollectGraph({Cast(a, at::kInt), Cast(b, at::kLong)}).hash;
+    return tensor::CollectGraph({tensor::Cast(a, at::kInt), tensor::Cast(b, at::kLong)}).hash;
   };
   EXPECT_EQ(hash(x, y), hash(y, x));  // other leaves, same program
   EXPECT_FALSE(hash(x, y) == hash(x, x));
@@ -181,21 +184,24 @@ TEST_F(ExecutorTest, HashCoversTheWiring) {
 
 TEST_F(ExecutorTest, HashCoversShapesAttributesAndOutputs) {
   ir::Value x = Numbers(3);
-  auto hash = [](std::vector<ir::Value> roots) { return CollectGraph(std::move(roots)).hash; };
+  auto hash = [](std::vector<ir::Value> roots) {
+    return tensor::CollectGraph(std::move(roots)).hash;
+  };
   ir::Value a = Expanded(x, 2);
   EXPECT_FALSE(hash({a}) == hash({Expanded(x, 3)}));
   EXPECT_FALSE(hash({a}) == hash({a, x}));
-  EXPECT_FALSE(hash({a, Cast(a, at::kInt)}) == hash({Cast(a, at::kInt), a}));
+  EXPECT_FALSE(hash({a, tensor::Cast(a, at::kInt)}) == hash({tensor::Cast(a, at::kInt), a}));
 }
 
 TEST_F(ExecutorTest, ParametersAreTheLeavesOnceEach) {
   ir::Value x = Numbers(3), y = Numbers(3);
-  ir::Value two = MakeScalar(2.5), three = MakeScalar(int64_t{3});
-  Graph graph = CollectGraph(
-      {Cast(x, at::kInt), Cast(y, at::kInt), Expanded(x, 2), Expand(two, {2}), Expand(three, {2})});
+  ir::Value two = tensor::MakeScalar(2.5), three = tensor::MakeScalar(int64_t{3});
+  tensor::Graph graph =
+      tensor::CollectGraph({tensor::Cast(x, at::kInt), tensor::Cast(y, at::kInt), Expanded(x, 2),
+                            tensor::Expand(two, {2}), tensor::Expand(three, {2})});
   ASSERT_EQ(graph.data.size(), 2u);
-  EXPECT_EQ(graph.data[0].get(), LeafData(x));
-  EXPECT_EQ(graph.data[1].get(), LeafData(y));
+  EXPECT_EQ(graph.data[0].get(), tensor::LeafData(x));
+  EXPECT_EQ(graph.data[1].get(), tensor::LeafData(y));
   EXPECT_EQ(graph.floats, std::vector<double>{2.5});
   EXPECT_EQ(graph.integers, std::vector<int64_t>{3});
   EXPECT_EQ(graph.num_parameters(), 4u);
@@ -204,48 +210,49 @@ TEST_F(ExecutorTest, ParametersAreTheLeavesOnceEach) {
 TEST_F(ExecutorTest, DeepGraphsNeedNoStack) {
   ir::Value x = Numbers(2);
   const int kDepth = 200000;
-  for (int i = 0; i < kDepth; ++i) x = Cast(x, i % 2 ? at::kFloat : at::kInt);
-  EXPECT_EQ(CollectGraph({x}).order.size(), kDepth + 1u);
+  for (int i = 0; i < kDepth; ++i) x = tensor::Cast(x, i % 2 ? at::kFloat : at::kInt);
+  EXPECT_EQ(tensor::CollectGraph({x}).order.size(), kDepth + 1u);
   x = {};  // freed here
 }
 
 TEST_F(ExecutorTest, StableHloNamesTheDonation) {
   ir::Value x = Numbers(3);
-  Graph graph = CollectGraph({Cast(Cast(x, at::kInt), at::kFloat)});
+  tensor::Graph graph = tensor::CollectGraph({tensor::Cast(tensor::Cast(x, at::kInt), at::kFloat)});
   const int alias = 0;
-  EXPECT_NE(LowerGraph(graph, {&alias, 1}, Platform()).find("tf.aliasing_output = 0"),
+  EXPECT_NE(LowerGraph(graph, {&alias, 1}, tensor::Platform()).find("tf.aliasing_output = 0"),
             std::string::npos);
-  EXPECT_EQ(LowerGraph(graph, {}, Platform()).find("tf.aliasing_output"), std::string::npos);
+  EXPECT_EQ(LowerGraph(graph, {}, tensor::Platform()).find("tf.aliasing_output"),
+            std::string::npos);
 }
 
 // ---------------------------------------------------------------- donation
 
 int64_t MemoryInUse() {
   WaitDevice(kDevice);
-  return GetClient().memory(kDevice).in_use;
+  return tensor::GetClient().memory(kDevice).in_use;
 }
 
 /// A new value of x's type that depends on it.
-ir::Value Update(const ir::Value& x) { return Cast(Cast(x, at::kInt), at::kFloat); }
+ir::Value Update(const ir::Value& x) { return tensor::Cast(tensor::Cast(x, at::kInt), at::kFloat); }
 
 TEST_F(ExecutorTest, OverwrittenDataIsDonated) {
   const int64_t kElements = 1 << 16, kBytes = 4 * kElements;
   const int64_t before = MemoryInUse();
-  StoragePtr state = MakeStorage(Numbers(kElements));
+  tensor::StoragePtr state = MakeStorage(Numbers(kElements));
   int64_t peak = 0;
   for (int i = 0; i < 5; ++i) {
     state->Assign(Update(state->value()));
     SyncDevice(kDevice, /*wait=*/true);
-    if (i == 0) peak = GetClient().memory(kDevice).peak;
+    if (i == 0) peak = tensor::GetClient().memory(kDevice).peak;
     EXPECT_LT(MemoryInUse() - before, kBytes + kBytes / 2);
   }
-  EXPECT_LT(GetClient().memory(kDevice).peak, peak + kBytes / 2);
+  EXPECT_LT(tensor::GetClient().memory(kDevice).peak, peak + kBytes / 2);
   EXPECT_EQ(Read(state)[77].item<float>(), 77);
 }
 
 TEST_F(ExecutorTest, DataOfAnotherStorageIsNotDonated) {
-  StoragePtr state = MakeStorage(Numbers(8)), clone = MakeStorage(state->value());
-  state->Assign(Expand(MakeScalar(2.5, at::kFloat, false), {8}));
+  tensor::StoragePtr state = MakeStorage(Numbers(8)), clone = MakeStorage(state->value());
+  state->Assign(tensor::Expand(tensor::MakeScalar(2.5, at::kFloat, false), {8}));
   state->Assign(Update(clone->value()));
   SyncDevice(kDevice, /*wait=*/true);
   EXPECT_EQ(Read(clone)[5].item<float>(), 5);
@@ -254,24 +261,24 @@ TEST_F(ExecutorTest, DataOfAnotherStorageIsNotDonated) {
 
 TEST_F(ExecutorTest, DataThatAHeldValueNeedsIsNotDonated) {
   // As an op that another thread is tracing holds its operands.
-  StoragePtr state = MakeStorage(Numbers(8));
-  ir::Value held = Cast(state->value(), at::kInt);
+  tensor::StoragePtr state = MakeStorage(Numbers(8));
+  ir::Value held = tensor::Cast(state->value(), at::kInt);
   state->Assign(Update(state->value()));
   SyncDevice(kDevice, /*wait=*/true);
-  EXPECT_EQ(ToHost(*LeafData(Evaluate(held, kDevice)))[5].item<int>(), 5);
+  EXPECT_EQ(ToHost(*tensor::LeafData(Evaluate(held, kDevice)))[5].item<int>(), 5);
 }
 
 TEST_F(ExecutorTest, DataThatIsBeingReadIsNotDonated) {
-  StoragePtr state = MakeStorage(Numbers(8));
+  tensor::StoragePtr state = MakeStorage(Numbers(8));
   ir::Value leaf = Evaluate(state);
   state->Assign(Update(state->value()));
   SyncDevice(kDevice, /*wait=*/true);
-  EXPECT_EQ(ToHost(*LeafData(leaf))[5].item<float>(), 5);
+  EXPECT_EQ(ToHost(*tensor::LeafData(leaf))[5].item<float>(), 5);
 }
 
 TEST_F(ExecutorTest, EvaluateDonatesNothing) {
-  StoragePtr state = MakeStorage(Numbers(8));
-  StoragePtr view = MakeStorage(Expanded(state->value(), 2));
+  tensor::StoragePtr state = MakeStorage(Numbers(8));
+  tensor::StoragePtr view = MakeStorage(Expanded(state->value(), 2));
   state->Assign(Update(state->value()));
   EXPECT_EQ(Read(state)[5].item<float>(), 5);
   EXPECT_EQ(Read(view)[1][5].item<float>(), 5);
@@ -281,7 +288,7 @@ TEST_F(ExecutorTest, EvaluateDonatesNothing) {
 
 TEST_F(ExecutorTest, ReplaceOnlyWhatIsExpected) {
   ir::Value first = Numbers(3), second = Numbers(3), third = Numbers(3);
-  StoragePtr storage = MakeStorage(first);
+  tensor::StoragePtr storage = MakeStorage(first);
   storage->Replace(second, third);
   EXPECT_EQ(storage->value(), first);
   storage->Replace(first, second);
@@ -289,17 +296,17 @@ TEST_F(ExecutorTest, ReplaceOnlyWhatIsExpected) {
 }
 
 TEST_F(ExecutorTest, PendingListsStoragesInOrder) {
-  StoragePtr a = MakeStorage(Numbers(3));
-  StoragePtr b = MakeStorage(Expanded(Numbers(3), 2));
+  tensor::StoragePtr a = MakeStorage(Numbers(3));
+  tensor::StoragePtr b = MakeStorage(Expanded(Numbers(3), 2));
   a->Assign(Expanded(Numbers(3), 2));
-  EXPECT_EQ(Storage::Pending(kDevice), (std::vector<StoragePtr>{b, a}));
+  EXPECT_EQ(tensor::Storage::Pending(kDevice), (std::vector<tensor::StoragePtr>{b, a}));
   b->Assign(Numbers(3));
-  EXPECT_EQ(Storage::Pending(kDevice), std::vector<StoragePtr>{a});
+  EXPECT_EQ(tensor::Storage::Pending(kDevice), std::vector<tensor::StoragePtr>{a});
 }
 
 TEST_F(ExecutorTest, ThreadsUpdateTheirStoragesWhileOthersSync) {
   auto work = [](float* result) {
-    StoragePtr state = MakeStorage(Numbers(4));
+    tensor::StoragePtr state = MakeStorage(Numbers(4));
     for (int i = 0; i < 300; ++i) {
       state->Assign(Update(state->value()));
       if (i % 3 == 0) SyncDevice(kDevice, /*wait=*/false);
@@ -318,45 +325,46 @@ TEST_F(ExecutorTest, ThreadsUpdateTheirStoragesWhileOthersSync) {
 
 TEST_F(ExecutorTest, FailureIsReportedOnce) {
   // 4 EB: no allocator has that.
-  StoragePtr huge = MakeStorage(Expand(Numbers(1), {int64_t{1} << 60}));
-  StoragePtr sibling = MakeStorage(Expanded(Numbers(3), 2));
+  tensor::StoragePtr huge = MakeStorage(tensor::Expand(Numbers(1), {int64_t{1} << 60}));
+  tensor::StoragePtr sibling = MakeStorage(Expanded(Numbers(3), 2));
   SyncDevice(kDevice, /*wait=*/false);
   EXPECT_ANY_THROW(WaitDevice(kDevice));
   EXPECT_NO_THROW(WaitDevice(kDevice));
   EXPECT_ANY_THROW(Read(sibling));
   EXPECT_NO_THROW(SyncDevice(kDevice, /*wait=*/true));
-  StoragePtr next = MakeStorage(Expanded(Numbers(3), 2));
+  tensor::StoragePtr next = MakeStorage(Expanded(Numbers(3), 2));
   EXPECT_EQ(Read(next).sum().item<float>(), 6);
 }
 
 /// A program that fails: no allocator has that.
-StoragePtr SyncFailing(const ir::Value& x) {
-  StoragePtr storage = MakeStorage(Expand(x, {int64_t{1} << 58, x.shape()->dims.back()}));
+tensor::StoragePtr SyncFailing(const ir::Value& x) {
+  tensor::StoragePtr storage =
+      MakeStorage(tensor::Expand(x, {int64_t{1} << 58, x.shape()->dims.back()}));
   SyncStorages({storage}, /*wait=*/false);
   return storage;
 }
 
 TEST_F(ExecutorTest, FailureThatIsReadHidesNoOther) {
-  StoragePtr first = SyncFailing(Numbers(2)), second = SyncFailing(Numbers(4));
-  EXPECT_ANY_THROW(LeafData(second->value())->Wait());
-  EXPECT_TRUE(TakeFailure(*LeafData(second->value())));
-  EXPECT_FALSE(TakeFailure(*LeafData(second->value())));  // It was told.
-  EXPECT_ANY_THROW(WaitDevice(kDevice));                  // The first one's.
+  tensor::StoragePtr first = SyncFailing(Numbers(2)), second = SyncFailing(Numbers(4));
+  EXPECT_ANY_THROW(tensor::LeafData(second->value())->Wait());
+  EXPECT_TRUE(TakeFailure(*tensor::LeafData(second->value())));
+  EXPECT_FALSE(TakeFailure(*tensor::LeafData(second->value())));  // It was told.
+  EXPECT_ANY_THROW(WaitDevice(kDevice));                          // The first one's.
   EXPECT_NO_THROW(WaitDevice(kDevice));
-  EXPECT_ANY_THROW(LeafData(first->value())->Wait());
+  EXPECT_ANY_THROW(tensor::LeafData(first->value())->Wait());
 }
 
 TEST_F(ExecutorTest, FailureIsForgottenWithWhatItComesOf) {
-  StoragePtr first = SyncFailing(Numbers(2)), other = SyncFailing(Numbers(4));
-  StoragePtr derived = MakeStorage(Cast(first->value(), at::kInt));
-  StoragePtr also = MakeStorage(Cast(first->value(), at::kLong));
-  for (const StoragePtr& storage : {derived, also}) SyncStorages({storage}, /*wait=*/false);
-  EXPECT_ANY_THROW(LeafData(derived->value())->Wait());
-  EXPECT_TRUE(TakeFailure(*LeafData(derived->value())));
+  tensor::StoragePtr first = SyncFailing(Numbers(2)), other = SyncFailing(Numbers(4));
+  tensor::StoragePtr derived = MakeStorage(tensor::Cast(first->value(), at::kInt));
+  tensor::StoragePtr also = MakeStorage(tensor::Cast(first->value(), at::kLong));
+  for (const tensor::StoragePtr& storage : {derived, also}) SyncStorages({storage}, /*wait=*/false);
+  EXPECT_ANY_THROW(tensor::LeafData(derived->value())->Wait());
+  EXPECT_TRUE(TakeFailure(*tensor::LeafData(derived->value())));
   EXPECT_ANY_THROW(WaitDevice(kDevice));  // Of the other one.
   EXPECT_NO_THROW(WaitDevice(kDevice));
-  EXPECT_ANY_THROW(LeafData(also->value())->Wait());
-  EXPECT_FALSE(TakeFailure(*LeafData(Numbers(3))));
+  EXPECT_ANY_THROW(tensor::LeafData(also->value())->Wait());
+  EXPECT_FALSE(TakeFailure(*tensor::LeafData(Numbers(3))));
 }
 
 TEST(FailuresTest, TheFirstIsToldThoughItIsNotedLast) {
@@ -394,7 +402,7 @@ std::string ErrorOf(const Call& call) {
 
 TEST_F(ExecutorTest, AProgramOfOtherSizesDoesNotRun) {
   auto run = [](int64_t rows) {
-    StoragePtr a = MakeStorage(Expanded(Numbers(5), rows));
+    tensor::StoragePtr a = MakeStorage(Expanded(Numbers(5), rows));
     SyncDevice(kDevice, /*wait=*/true);
     return Read(a).sum().item<float>();
   };
@@ -432,12 +440,14 @@ TEST_F(ExecutorTest, AProgramOfOtherSizesDoesNotRun) {
 }
 
 TEST_F(ExecutorTest, ABufferIsNotReadAsAnotherSize) {
-  StoragePtr a = MakeStorage(Expanded(Numbers(5), 3));
+  tensor::StoragePtr a = MakeStorage(Expanded(Numbers(5), 3));
   SyncDevice(kDevice, /*wait=*/true);
   const ir::Value value = a->value();
-  const Buffers& buffers = LeafData(value)->Wait();
-  EXPECT_EQ(Download(buffers, ir::GetShape(at::kFloat, {5, 3})).numel(), 15);
-  EXPECT_NE(ErrorOf([&] { Download(buffers, ir::GetShape(at::kFloat, {2, 3})); }).find("60 bytes"),
+  const tensor::Buffers& buffers = tensor::LeafData(value)->Wait();
+  EXPECT_EQ(tensor::Download(buffers, ir::GetShape(at::kFloat, {5, 3})).numel(), 15);
+  EXPECT_NE(ErrorOf([&] {
+              tensor::Download(buffers, ir::GetShape(at::kFloat, {2, 3}));
+            }).find("60 bytes"),
             std::string::npos);
 }
 
@@ -446,7 +456,7 @@ TEST_F(ExecutorTest, ARecordOfAnotherGraphIsNone) {
   ASSERT_NE(mkdtemp(pattern.data()), nullptr);
   InitializeDiskCache(pattern, /*read_only=*/false);
   auto run = [](int64_t rows) {
-    StoragePtr a = MakeStorage(Cast(Expanded(Numbers(7), rows), at::kInt));
+    tensor::StoragePtr a = MakeStorage(tensor::Cast(Expanded(Numbers(7), rows), at::kInt));
     SyncDevice(kDevice, /*wait=*/true);
     FinishStoring();
     return Read(a).sizes().vec();
@@ -471,14 +481,14 @@ TEST_F(ExecutorTest, ARecordOfAnotherGraphIsNone) {
 TEST_F(ExecutorTest, APlaceThatIsGivenUpHoldsNobodyUp) {
   Worker& worker = GetWorker(kDevice);
   Worker::Place held = worker.Reserve();
-  StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  tensor::StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
   SyncDevice(kDevice, /*wait=*/false);
   {
     const Worker::Place dropped = worker.Reserve();
   }
-  StoragePtr b = MakeStorage(Expanded(Numbers(3), 4));
+  tensor::StoragePtr b = MakeStorage(Expanded(Numbers(3), 4));
   SyncDevice(kDevice, /*wait=*/false);
-  EXPECT_TRUE(LeafData(a->value())->pending());
+  EXPECT_TRUE(tensor::LeafData(a->value())->pending());
   held = {};
   WaitDevice(kDevice);
   EXPECT_EQ(Read(a).numel() + Read(b).numel(), 18);
@@ -486,13 +496,13 @@ TEST_F(ExecutorTest, APlaceThatIsGivenUpHoldsNobodyUp) {
 
 TEST_F(ExecutorTest, StableHloThatDoesNotCompileIsAnError) {
   Program broken;
-  broken.devices = DevicesOf(kDevice);
+  broken.devices = tensor::DevicesOf(kDevice);
   broken.stablehlo = "module { this is no program }";
   CompileProgram(broken);
   EXPECT_FALSE(broken.executable);
   EXPECT_THROW(std::rethrow_exception(broken.failure), runtime::Error);
   Program fine;
-  fine.devices = DevicesOf(kDevice);
+  fine.devices = tensor::DevicesOf(kDevice);
   fine.stablehlo =
       "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }";
   CompileProgram(fine);
@@ -556,4 +566,4 @@ TEST(ProgramCacheTest, DropsTheOldestBeforeTheProcessRunsOutOfMappings) {
 #endif
 
 }  // namespace
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -45,9 +45,9 @@ const OpSpec sum{"test::sum", "dim", kSumArgs, nullptr, &counter};
 
 ShapeRef Floats(c10::IntArrayRef dims) { return GetShape(ScalarType::Float, dims); }
 
-Value Source(ShapeRef shape = Floats({2})) { return lazy::MakeNode(&source, {}, {}, shape); }
+Value Source(ShapeRef shape = Floats({2})) { return tensor::MakeNode(&source, {}, {}, shape); }
 Value Pair(const Value& a, const Value& b, const OpSpec& op = pair) {
-  return lazy::MakeNode(&op, {a, b}, {}, a.shape());
+  return tensor::MakeNode(&op, {a, b}, {}, a.shape());
 }
 Value Sum(const Value& self, c10::IntArrayRef dims, bool keepdim,
           std::optional<ScalarType> dtype = std::nullopt) {
@@ -57,7 +57,7 @@ Value Sum(const Value& self, c10::IntArrayRef dims, bool keepdim,
   writer.Int(keepdim);
   writer.Int(dtype.has_value());
   if (dtype) writer.Int(static_cast<int64_t>(*dtype));
-  return lazy::MakeNode(&sum, {self}, words, Floats({}));
+  return tensor::MakeNode(&sum, {self}, words, Floats({}));
 }
 
 // ---------------------------------------------------------------- errors of lowering
@@ -72,7 +72,7 @@ TEST(LoweringTest, AnErrorKeepsItsClassAndNamesTheOperation) {
                      &counter};
   lowering::LoweringContext cx("CPU");
   try {
-    cx.Lower(*lazy::MakeNode(&fails, {}, {}, Floats({2})).node);
+    cx.Lower(*tensor::MakeNode(&fails, {}, {}, Floats({2})).node);
     FAIL() << "no error";
   } catch (const c10::IndexError& error) {
     const std::string message = error.what_without_backtrace();
@@ -138,7 +138,7 @@ const OpSpec same{"test::same", "", kPairArgs,
 /// A node of its own kind for each `number`; how often its shape had to be inferred.
 int Inferred(int64_t number) {
   int count = 0;
-  lazy::MakeOpNode(&same, {Source()}, {static_cast<uint64_t>(number)}, [&] {
+  tensor::MakeOpNode(&same, {Source()}, {static_cast<uint64_t>(number)}, [&] {
     ++count;
     return ir::OutputShapes{{Floats({2})}};
   });
@@ -269,7 +269,7 @@ TEST(NodeHashTest, TellsOpsAttributesAndShapesApart) {
 }
 
 TEST(NodeHashTest, NumbersAreParametersButZeroAndOne) {
-  auto hash = [](const c10::Scalar& value) { return lazy::MakeScalar(value).node->hash(); };
+  auto hash = [](const c10::Scalar& value) { return tensor::MakeScalar(value).node->hash(); };
   EXPECT_EQ(hash(2.5), hash(-7.25));
   EXPECT_EQ(hash(int64_t{2}), hash(int64_t{1} << 40));
   EXPECT_FALSE(hash(2.5) == hash(int64_t{2}));
@@ -279,7 +279,7 @@ TEST(NodeHashTest, NumbersAreParametersButZeroAndOne) {
   EXPECT_FALSE(hash(true) == hash(false));
 }
 
-Hash128 GraphHash(std::vector<Value> roots) { return lazy::CollectGraph(std::move(roots)).hash; }
+Hash128 GraphHash(std::vector<Value> roots) { return tensor::CollectGraph(std::move(roots)).hash; }
 
 TEST(GraphHashTest, TellsWiringsApart) {
   // Every graph is of equal nodes; only what feeds what differs.
@@ -324,7 +324,7 @@ TEST(GraphHashTest, TellsRootsAndResultsApart) {
 
 TEST(GraphTest, OperandsComeBeforeUsersEachOnce) {
   Value a = Source(), b = Pair(a, a), c = Pair(b, a), d = Pair(c, b);
-  lazy::Graph graph = lazy::CollectGraph({d, b});
+  tensor::Graph graph = tensor::CollectGraph({d, b});
   std::vector<const ir::Node*> expected{a.node.get(), b.node.get(), c.node.get(), d.node.get()};
   EXPECT_EQ(graph.order, expected);
   EXPECT_EQ(graph.roots.size(), 2u);
@@ -333,21 +333,21 @@ TEST(GraphTest, OperandsComeBeforeUsersEachOnce) {
 
 TEST(GraphTest, NumbersBecomePackedParameters) {
   Value x = Source();
-  Value y = Pair(Pair(x, lazy::MakeScalar(2.5)), lazy::MakeScalar(int64_t{7}));
-  Value z = Pair(y, lazy::MakeScalar(c10::complex<double>(3, 4)));
-  lazy::Graph graph = lazy::CollectGraph({z});
+  Value y = Pair(Pair(x, tensor::MakeScalar(2.5)), tensor::MakeScalar(int64_t{7}));
+  Value z = Pair(y, tensor::MakeScalar(c10::complex<double>(3, 4)));
+  tensor::Graph graph = tensor::CollectGraph({z});
   EXPECT_EQ(graph.floats, (std::vector<double>{2.5, 3, 4}));
   EXPECT_EQ(graph.integers, (std::vector<int64_t>{7}));
   EXPECT_EQ(graph.num_parameters(), 2u);
-  Value other = Pair(Pair(Pair(x, lazy::MakeScalar(-1.5)), lazy::MakeScalar(int64_t{9})),
-                     lazy::MakeScalar(c10::complex<double>(5, 6)));
+  Value other = Pair(Pair(Pair(x, tensor::MakeScalar(-1.5)), tensor::MakeScalar(int64_t{9})),
+                     tensor::MakeScalar(c10::complex<double>(5, 6)));
   EXPECT_EQ(GraphHash({other}), graph.hash);
 }
 
 TEST(GraphTest, UsesAreCountedPerWalk) {
   Value a = Source(), b = Pair(a, a);
   for (int i = 0; i < 2; ++i) {
-    lazy::Graph graph = lazy::CollectGraph({b, b, a});
+    tensor::Graph graph = tensor::CollectGraph({b, b, a});
     EXPECT_EQ(a.node->mark().uses, 3u);
     EXPECT_EQ(b.node->mark().uses, 2u);
   }
@@ -417,7 +417,7 @@ TEST(NodePtrTest, AChainOfAMillionNodesIsReleasedWithoutRecursion) {
 TEST(NodePtrTest, AChainOfAMillionNodesIsWalkedWithoutRecursion) {
   Value chain = Source();
   for (int i = 0; i < kDeep; ++i) chain = Pair(chain, chain);
-  EXPECT_EQ(lazy::CollectGraph({chain}).order.size(), kDeep + 1u);
+  EXPECT_EQ(tensor::CollectGraph({chain}).order.size(), kDeep + 1u);
 }
 
 TEST(NodePtrTest, ThreadsShareNodes) {

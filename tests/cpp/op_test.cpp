@@ -71,7 +71,7 @@ void Check(const std::string& counter, const Tensors& inputs, const Op& op) {
   const int64_t lowered = Count(counter);
   const auto fallbacks = CpuFallbacks();
   Tensors actual = op(xla);
-  lazy::SyncDevice(0, /*wait=*/false);
+  exec::SyncDevice(0, /*wait=*/false);
   EXPECT_GT(Count(counter), lowered) << counter;
   EXPECT_EQ(CpuFallbacks(), fallbacks) << counter;
   ASSERT_EQ(actual.size(), expected.size()) << counter;
@@ -106,7 +106,7 @@ void CheckGradients(const std::string& counter, const Tensors& inputs, const Op&
   const int64_t lowered = Count(counter);
   const auto fallbacks = CpuFallbacks();
   Tensors actual = backward(kXla);
-  lazy::SyncDevice(0, /*wait=*/false);
+  exec::SyncDevice(0, /*wait=*/false);
   EXPECT_GT(Count(counter), lowered) << counter;
   EXPECT_EQ(CpuFallbacks(), fallbacks) << counter;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -343,10 +343,10 @@ TEST_F(OpTest, IndexPutAccumulates) {
 TEST_F(OpTest, HostsIntegersAreAskedAboutOnce) {
   const Tensor weight = at::rand({4, 2}, kXla), indices = at::arange(3).to(kXla),
                offsets = (at::arange(2) * 2).to(kXla);
-  lazy::CutLog recorder;
-  lazy::CutLog* outer = lazy::SetCutLog(&recorder);
+  exec::CutLog recorder;
+  exec::CutLog* outer = exec::SetCutLog(&recorder);
   aten::CheckBags("embedding_bag", weight, indices, offsets);
-  lazy::SetCutLog(outer);
+  exec::SetCutLog(outer);
   EXPECT_EQ(recorder.bounds.size(), 2u);  // the indices' and the offsets'
 }
 

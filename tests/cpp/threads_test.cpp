@@ -17,7 +17,7 @@
 #include "tensor/device.h"
 #include "tensor/node_factory.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 using namespace std::chrono_literals;
@@ -43,19 +43,21 @@ class Signal {
   std::atomic<bool> given_{false};
 };
 
-StoragePtr MakeStorage(ir::Value value, int device) {
-  return c10::make_intrusive<Storage>(std::move(value), device);
+tensor::StoragePtr MakeStorage(ir::Value value, int device) {
+  return c10::make_intrusive<tensor::Storage>(std::move(value), device);
 }
 ir::Value Upload(float number, int64_t size, int device) {
-  return MakeLeaf(
+  return tensor::MakeLeaf(
       ToDevice(at::full({size}, number, at::TensorOptions().dtype(at::kFloat)), device));
 }
-float Read(const StoragePtr& storage) {
+float Read(const tensor::StoragePtr& storage) {
   ir::Value leaf = Evaluate(storage);
-  return ToHost(*LeafData(leaf))[0].item<float>();
+  return ToHost(*tensor::LeafData(leaf))[0].item<float>();
 }
 /// The same values; a program of its own for each size.
-ir::Value Copied(const ir::Value& x) { return Cast(Cast(x, at::kDouble), at::kFloat); }
+ir::Value Copied(const ir::Value& x) {
+  return tensor::Cast(tensor::Cast(x, at::kDouble), at::kFloat);
+}
 
 Signal* lowering_began = nullptr;
 Signal* lowering_may_end = nullptr;
@@ -81,7 +83,7 @@ const ir::OpSpec fails_to_lower = {"test::fails_to_lower", "", kArgs,
                                    &debug::GetCounter("test::fails_to_lower")};
 
 ir::Value Node(const ir::OpSpec& op, const ir::Value& x) {
-  return MakeNode(&op, {x}, {}, x.shape());
+  return tensor::MakeNode(&op, {x}, {}, x.shape());
 }
 
 class SlowLoweringTest : public testing::Test {
@@ -94,7 +96,7 @@ class SlowLoweringTest : public testing::Test {
 };
 
 TEST_F(SlowLoweringTest, StopsNoOtherThread) {
-  StoragePtr slow = MakeStorage(Node(slow_to_lower, Upload(1, 5, 0)), 0);
+  tensor::StoragePtr slow = MakeStorage(Node(slow_to_lower, Upload(1, 5, 0)), 0);
   std::thread lowering([&] { SyncStorages({slow}, /*wait=*/false); });
   ASSERT_TRUE(began_.Came());
   Signal read;
@@ -110,24 +112,24 @@ TEST_F(SlowLoweringTest, StopsNoOtherThread) {
 }
 
 TEST_F(SlowLoweringTest, WhatNeedsItsResultsRunsAfterIt) {
-  StoragePtr slow = MakeStorage(Node(slow_to_lower, Upload(3, 6, 0)), 0);
+  tensor::StoragePtr slow = MakeStorage(Node(slow_to_lower, Upload(3, 6, 0)), 0);
   std::thread lowering([&] { SyncStorages({slow}, /*wait=*/false); });
   ASSERT_TRUE(began_.Came());
   // The promise stands in the storage while its program is being made.
-  EXPECT_TRUE(LeafData(slow->value()));
-  StoragePtr next = MakeStorage(Copied(slow->value()), 0);
+  EXPECT_TRUE(tensor::LeafData(slow->value()));
+  tensor::StoragePtr next = MakeStorage(Copied(slow->value()), 0);
   SyncStorages({next}, /*wait=*/false);
-  EXPECT_TRUE(LeafData(next->value())->pending());
+  EXPECT_TRUE(tensor::LeafData(next->value())->pending());
   may_end_.Give();
   EXPECT_EQ(Read(next), 3);
   lowering.join();
 }
 
 TEST_F(SlowLoweringTest, AFailedOneFailsWhatNeedsItsResults) {
-  StoragePtr failing = MakeStorage(Node(fails_to_lower, Upload(3, 7, 0)), 0);
+  tensor::StoragePtr failing = MakeStorage(Node(fails_to_lower, Upload(3, 7, 0)), 0);
   std::thread lowering([&] { EXPECT_ANY_THROW(SyncStorages({failing}, /*wait=*/false)); });
   ASSERT_TRUE(began_.Came());
-  StoragePtr next = MakeStorage(Copied(failing->value()), 0);
+  tensor::StoragePtr next = MakeStorage(Copied(failing->value()), 0);
   SyncStorages({next}, /*wait=*/false);
   may_end_.Give();
   lowering.join();
@@ -140,7 +142,7 @@ TEST_F(SlowLoweringTest, AFailedOneFailsWhatNeedsItsResults) {
 TEST_F(SlowLoweringTest, OfOneGraphByManyThreadsIsOne) {
   debug::Counter& lowered = debug::GetCounter("UncachedCompile");
   const int64_t before = lowered.value();
-  std::vector<StoragePtr> storages;
+  std::vector<tensor::StoragePtr> storages;
   for (int i = 0; i < 8; ++i) {
     ir::Value x = Upload(static_cast<float>(i), 11, 2);
     for (int k = 0; k < 100; ++k) x = Copied(x);
@@ -176,13 +178,13 @@ const ir::OpSpec slow_to_run = {
 
 TEST(BackPressureTest, OfOneDeviceStopsNoOtherThread) {
   static const bool registered = [] {
-    GetClient().RegisterCustomCall("test_slow", reinterpret_cast<void*>(&SlowHandler));
+    tensor::GetClient().RegisterCustomCall("test_slow", reinterpret_cast<void*>(&SlowHandler));
     return true;
   }();
   ASSERT_TRUE(registered);
   Signal may_end, filled;
   run_may_end = &may_end;
-  StoragePtr state = MakeStorage(Upload(5, 4, 3), 3);
+  tensor::StoragePtr state = MakeStorage(Upload(5, 4, 3), 3);
   std::thread ahead([&] {
     for (int i = 0; i < 20; ++i) {
       state->Assign(Node(slow_to_run, state->value()));
@@ -207,7 +209,7 @@ TEST(BackPressureTest, OfOneDeviceStopsNoOtherThread) {
 
 TEST(DeviceDataTest, IsMadeOnceByWhomeverNeedsItFirst) {
   for (int round = 0; round < 20; ++round) {
-    auto data = c10::make_intrusive<DeviceData>(ir::GetShape(at::kFloat, {64}), 0, 2.5);
+    auto data = c10::make_intrusive<tensor::DeviceData>(ir::GetShape(at::kFloat, {64}), 0, 2.5);
     std::vector<const runtime::Buffer*> seen(8);
     std::vector<std::thread> threads;
     for (int i = 0; i < 8; ++i) {
@@ -229,21 +231,23 @@ TEST(ThreadsTest, EightOnFourDevices) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       const int device = t % kDevices;
-      StoragePtr state = MakeStorage(Upload(static_cast<float>(t), 8, device), device);
-      StoragePtr other = MakeStorage(Expand(state->value(), {2, 8}), device);
+      tensor::StoragePtr state = MakeStorage(Upload(static_cast<float>(t), 8, device), device);
+      tensor::StoragePtr other = MakeStorage(tensor::Expand(state->value(), {2, 8}), device);
       for (int i = 0; i < kSteps; ++i) {
         state->Assign(Copied(state->value()));
-        if (i % 2 == 0) other->Assign(Expand(state->value(), {1 + i % 3, 8}));  // resized
+        if (i % 2 == 0) other->Assign(tensor::Expand(state->value(), {1 + i % 3, 8}));  // resized
         if (i % 3 == 0) SyncDevice(device, /*wait=*/false);
         if (i % 5 == 0) {
           EXPECT_EQ(Read(state), static_cast<float>(t));
         }
         if (i % 7 == 0) {
           // A fill that is uploaded, and a number.
-          StoragePtr fill = MakeStorage(Fill(t + 0.5, ir::GetShape(at::kFloat, {8})), device);
+          tensor::StoragePtr fill =
+              MakeStorage(tensor::Fill(t + 0.5, ir::GetShape(at::kFloat, {8})), device);
           EXPECT_EQ(Read(fill), static_cast<float>(t) + 0.5f);
-          StoragePtr number =
-              MakeStorage(Expand(MakeScalar(t + 0.25, at::kFloat, /*wrapped=*/false), {4}), device);
+          tensor::StoragePtr number = MakeStorage(
+              tensor::Expand(tensor::MakeScalar(t + 0.25, at::kFloat, /*wrapped=*/false), {4}),
+              device);
           EXPECT_EQ(Read(number), static_cast<float>(t) + 0.25f);
         }
       }
@@ -256,4 +260,4 @@ TEST(ThreadsTest, EightOnFourDevices) {
 }
 
 }  // namespace
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -11,7 +11,7 @@
 #include "exec/transfer.h"
 #include "tensor/node_factory.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 at::Tensor Ramp(at::IntArrayRef sizes) {
@@ -19,10 +19,12 @@ at::Tensor Ramp(at::IntArrayRef sizes) {
 }
 
 StoragePtr MakeStorage(const at::Tensor& cpu) {
-  return c10::make_intrusive<Storage>(MakeLeaf(ToDevice(cpu, 0)), 0);
+  return c10::make_intrusive<Storage>(MakeLeaf(exec::ToDevice(cpu, 0)), 0);
 }
 
-at::Tensor Content(const ir::Value& value) { return ToHost(*LeafData(Evaluate(value, 0))); }
+at::Tensor Content(const ir::Value& value) {
+  return exec::ToHost(*LeafData(exec::Evaluate(value, 0)));
+}
 
 void ExpectEqual(const at::Tensor& found, const at::Tensor& expected) {
   ASSERT_EQ(found.sizes(), expected.sizes());
@@ -82,7 +84,7 @@ TEST(ViewTest, WritesWhereTheCpuWrites) {
     StoragePtr storage = MakeStorage(cpu);
     at::Tensor target = c.view(cpu);
     at::Tensor content = -Ramp(target.sizes()) - 1;
-    WriteView(*storage, ViewLike(target).get(), MakeLeaf(ToDevice(content, 0)));
+    WriteView(*storage, ViewLike(target).get(), MakeLeaf(exec::ToDevice(content, 0)));
     target.copy_(content);
     ExpectEqual(Content(storage->value()), cpu);
   }
@@ -101,7 +103,7 @@ TEST(ViewTest, OverlappingAndExpandedReads) {
 TEST(ViewTest, NoViewIsTheWholeStorage) {
   StoragePtr storage = MakeStorage(Ramp({2, 3}));
   EXPECT_EQ(ReadView(*storage, nullptr), storage->value());
-  ir::Value content = MakeLeaf(ToDevice(at::ones({2, 3}), 0));
+  ir::Value content = MakeLeaf(exec::ToDevice(at::ones({2, 3}), 0));
   WriteView(*storage, nullptr, content);
   EXPECT_EQ(storage->value(), content);
 }
@@ -140,7 +142,7 @@ TEST(ViewTest, WritesThroughAViewOfATranspose) {
   ViewPtr flat = AppendStep(transposed.get(), {{6}, {1}, 0, std::nullopt});
   ViewPtr part = RestrideView(flat.get(), {3}, {1}, 2);  // [1, 4, 2] of [0, 3, 1, 4, 2, 5]
   ExpectEqual(Content(ReadView(*storage, part.get())), at::tensor({1.f, 4.f, 2.f}));
-  WriteView(*storage, part.get(), MakeLeaf(ToDevice(at::tensor({-1.f, -4.f, -2.f}), 0)));
+  WriteView(*storage, part.get(), MakeLeaf(exec::ToDevice(at::tensor({-1.f, -4.f, -2.f}), 0)));
   ExpectEqual(Content(storage->value()),
               at::tensor({0.f, -1.f, -2.f, 3.f, -4.f, 5.f}).reshape({2, 3}));
 }
@@ -150,14 +152,15 @@ TEST(ViewTest, WritesThroughABitcast) {
   ViewPtr bits = AppendStep(nullptr, {{2}, {}, 0, at::kInt});
   ViewPtr second = RestrideView(bits.get(), {1}, {1}, 1);
   EXPECT_EQ(Content(ReadView(*storage, bits.get())).data_ptr<int>()[0], 0x3F800000);
-  WriteView(*storage, second.get(), MakeLeaf(ToDevice(at::tensor({0x40400000}, at::kInt), 0)));
+  WriteView(*storage, second.get(),
+            MakeLeaf(exec::ToDevice(at::tensor({0x40400000}, at::kInt), 0)));
   ExpectEqual(Content(storage->value()), at::tensor({1.f, 3.f}));
 }
 
 TEST(ViewTest, SiblingsSeeEachOthersWrites) {
   StoragePtr storage = MakeStorage(at::zeros({4}));
   ViewPtr low = RestrideView(nullptr, {3}, {1}, 0), high = RestrideView(nullptr, {3}, {1}, 1);
-  WriteView(*storage, low.get(), MakeLeaf(ToDevice(at::tensor({1.f, 2.f, 3.f}), 0)));
+  WriteView(*storage, low.get(), MakeLeaf(exec::ToDevice(at::tensor({1.f, 2.f, 3.f}), 0)));
   ExpectEqual(Content(ReadView(*storage, high.get())), at::tensor({2.f, 3.f, 0.f}));
   WriteView(*storage, high.get(), ReadView(*storage, low.get()));
   ExpectEqual(Content(ReadView(*storage, low.get())), at::tensor({1.f, 1.f, 2.f}));
@@ -169,13 +172,13 @@ TEST(StorageTest, AValueThatWasReadIsNotChangedByWrites) {
   StoragePtr storage = MakeStorage(at::zeros({2}));
   ir::Value before = storage->value();
   WriteView(*storage, RestrideView(nullptr, {1}, {1}, 0).get(),
-            MakeLeaf(ToDevice(at::ones({1}), 0)));
+            MakeLeaf(exec::ToDevice(at::ones({1}), 0)));
   ExpectEqual(Content(before), at::zeros({2}));
   ExpectEqual(Content(storage->value()), at::tensor({1.f, 0.f}));
 }
 
 TEST(StorageTest, PendingHoldsLiveGraphValuesInOrder) {
-  SyncDevice(0, /*wait=*/true);
+  exec::SyncDevice(0, /*wait=*/true);
   StoragePtr data = MakeStorage(at::zeros({2}));
   auto negated = [&] {
     return c10::make_intrusive<Storage>(ReadView(*data, RestrideView(nullptr, {1}, {1}, 1).get()),
@@ -188,14 +191,14 @@ TEST(StorageTest, PendingHoldsLiveGraphValuesInOrder) {
   EXPECT_EQ(Storage::Pending(0), (std::vector<StoragePtr>{first, second}));
   first->Assign(data->value());  // data again
   EXPECT_EQ(Storage::Pending(0), (std::vector<StoragePtr>{second}));
-  SyncDevice(0, /*wait=*/true);
+  exec::SyncDevice(0, /*wait=*/true);
   EXPECT_TRUE(Storage::Pending(0).empty());
   EXPECT_NE(LeafData(second->value()), nullptr);
 }
 
 TEST(StorageTest, ReplaceOnlyWhatIsStillThere) {
   StoragePtr storage = MakeStorage(at::zeros({2}));
-  ir::Value old = storage->value(), one = MakeLeaf(ToDevice(at::ones({2}), 0));
+  ir::Value old = storage->value(), one = MakeLeaf(exec::ToDevice(at::ones({2}), 0));
   storage->Replace(one, one);
   EXPECT_EQ(storage->value(), old);
   storage->Replace(old, one);
@@ -225,7 +228,7 @@ TEST(StorageTest, ASyncDoesNotDonateWhatAnotherThreadHolds) {
   // As an op that is being traced elsewhere: it has read the storage, but has no result yet.
   ir::Value in_flight = Twice(storage->value());
   storage->Assign(MakeNode(&ir::ops::bitcast, {storage->value()}, {}, storage->shape()));
-  SyncDevice(0, /*wait=*/true);
+  exec::SyncDevice(0, /*wait=*/true);
   ExpectEqual(Content(in_flight), content);
   ExpectEqual(Content(storage->value()), content);
 }
@@ -235,7 +238,7 @@ TEST(StorageTest, ASyncDoesNotDonateBelowAnIntermediateThatAnotherThreadHolds) {
   StoragePtr storage = MakeStorage(content);
   ir::Value middle = Twice(storage->value());
   storage->Assign(Twice(middle));
-  SyncDevice(0, /*wait=*/true);
+  exec::SyncDevice(0, /*wait=*/true);
   ExpectEqual(Content(middle), content);
   ExpectEqual(Content(storage->value()), content);
 }
@@ -244,7 +247,7 @@ TEST(StorageTest, ASyncDonatesWhatNobodyHolds) {
   StoragePtr storage = MakeStorage(Ramp({3}));
   DeviceDataPtr data = DeviceDataPtr::reclaim_copy(LeafData(storage->value()));
   storage->Assign(Twice(storage->value()));
-  SyncDevice(0, /*wait=*/true);
+  exec::SyncDevice(0, /*wait=*/true);
   EXPECT_ANY_THROW(data->Get());
   ExpectEqual(Content(storage->value()), Ramp({3}));
 }
@@ -254,15 +257,15 @@ TEST(StorageTest, WhoOwnsDataDoesNotDependOnWhenAGraphIsFreed) {
   for (int i = 0; i < 20; ++i) {
     // Read in one graph, which a worker frees at some time, and overwritten in the next.
     auto reader = c10::make_intrusive<Storage>(Twice(storage->value()), 0);
-    SyncStorages({reader}, /*wait=*/false);
+    exec::SyncStorages({reader}, /*wait=*/false);
     DeviceDataPtr data = DeviceDataPtr::reclaim_copy(LeafData(storage->value()));
     storage->Assign(Twice(storage->value()));
-    SyncDevice(0, /*wait=*/false);
-    EXPECT_NE(LeafData(Evaluate(storage)), nullptr);
+    exec::SyncDevice(0, /*wait=*/false);
+    EXPECT_NE(LeafData(exec::Evaluate(storage)), nullptr);
     LeafData(storage->value())->Wait();
     EXPECT_ANY_THROW(data->Get()) << i;
   }
 }
 
 }  // namespace
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -29,6 +29,15 @@ _BELOW["aten"] = _BELOW["explain"] | {"explain"}
 _BELOW["ops"] = _BELOW["aten"] | {"aten"}
 _BELOW["python"] = _BELOW["ops"] | {"ops", "data"}
 _BELOW["replay"] = _BELOW["python"] - {"data"} | {"python"}
+# Namespaces of torch_xla that a layer has beside its own; "" is torch_xla itself.
+_NAMESPACES = {
+    "aten": {"", "autograd"},
+    "distributed": {"lowering"},
+    "ops": {"", "aten", "lowering"},
+    "replay": {"python"},
+    "rules": {""},
+    "tensor": {"distributed"},
+}
 # The rooms of the package from the lowest floor to the highest. Above them are the package itself,
 # which gathers names of all others, and modules that none names.
 _FLOORS = [
@@ -77,6 +86,19 @@ def _sources():
     for path in sorted(_CSRC.rglob("*")):
         if path.suffix in (".h", ".cpp"):
             yield path.relative_to(_CSRC), path.read_text()
+
+
+def test_a_layer_has_its_namespace():
+    forward = re.compile(r"namespace [\w:]+ \{\n(?:(?:class|struct|enum class) \w+;\n)+\}")
+    found = set()
+    for path, source in _sources():
+        layer = path.parts[0]
+        namespaces = re.findall(
+            r"^namespace torch_xla(?:::(\w+))?", forward.sub("", source), re.MULTILINE
+        )
+        for name in set(namespaces) - {layer} - _NAMESPACES.get(layer, set()):
+            found.add(f"{path} is in torch_xla::{name}")
+    assert not found
 
 
 def test_codes_of_pjrt_are_compared_and_thrown_by_their_names():

@@ -19,7 +19,7 @@ void AssignInPlace(const at::Tensor& self, ir::Value value, const char* op) {
               self.sizes(), " doesn't match the broadcast shape ",
               c10::IntArrayRef(value.shape()->dims));
   CheckCast(value.shape()->dtype, self.scalar_type());
-  GetImpl(self, op)->Write(lazy::Cast(value, self.scalar_type()));
+  GetImpl(self, op)->Write(tensor::Cast(value, self.scalar_type()));
 }
 
 void AssignInPlace(const at::Tensor& self, const at::Tensor& value) {
@@ -29,7 +29,7 @@ void AssignInPlace(const at::Tensor& self, const at::Tensor& value) {
 void AssignOut(const at::Tensor& out, ir::Value value, const char* op) {
   TORCH_CHECK(IsXla(out), "Expected out tensor to have device xla, but got ", out.device(),
               " instead (", op, ")");
-  ir::Value cast = lazy::Cast(value, out.scalar_type());
+  ir::Value cast = tensor::Cast(value, out.scalar_type());
   at::native::resize_output(out, cast.shape()->dims);
   GetImpl(out)->Write(std::move(cast));
 }

@@ -20,18 +20,18 @@ namespace torch_xla::aten {
 at::Tensor MakeTensor(ir::Value value, int device) {
   ir::ShapeRef shape = value.shape();
   return at::detail::make_tensor<XLATensorImpl>(
-      c10::make_intrusive<lazy::Storage>(std::move(value), device), nullptr,
+      c10::make_intrusive<tensor::Storage>(std::move(value), device), nullptr,
       c10::scalarTypeToTypeMeta(shape->dtype), shape->dims);
 }
 
 at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntArrayRef sizes,
                       int device) {
   ir::ShapeRef shape = ir::GetShape(dtype, sizes);
-  return MakeTensor(lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, device, value)),
+  return MakeTensor(tensor::MakeLeaf(c10::make_intrusive<tensor::DeviceData>(shape, device, value)),
                     device);
 }
 
-at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, caffe2::TypeMeta dtype,
+at::Tensor MakeView(const XLATensorImpl& base, tensor::ViewPtr view, caffe2::TypeMeta dtype,
                     c10::IntArrayRef sizes) {
   const bool is_normal = base.key_set().has(c10::DispatchKey::ADInplaceOrView);
   // A view of an inference tensor is one, too, wherever it is made.
@@ -52,34 +52,34 @@ ir::Value OperandValue(const at::Tensor& tensor, int device, const char* op, con
     auto* impl = static_cast<XLATensorImpl*>(tensor.unsafeGetTensorImpl());
     TORCH_CHECK(impl->root()->device() == device, op,
                 ": expected all tensors to be on the same device, but argument `", arg, "` is on ",
-                tensor.device(), " and others are on ", lazy::TorchDevice(device));
+                tensor.device(), " and others are on ", tensor::TorchDevice(device));
     return impl->Read();
   }
   TORCH_CHECK(tensor.device().is_cpu() && tensor.dim() == 0, op,
               ": expected all tensors to be on the same device, but found at least two devices, ",
-              lazy::TorchDevice(device), " and ", tensor.device(), "! (argument `", arg,
+              tensor::TorchDevice(device), " and ", tensor.device(), "! (argument `", arg,
               "` is not an xla tensor: ", tensor.toString(), tensor.sizes(),
               "; move it with .to('xla'))");
-  return lazy::MakeScalar(at::_local_scalar_dense(tensor), tensor.scalar_type(),
-                          tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  return tensor::MakeScalar(at::_local_scalar_dense(tensor), tensor.scalar_type(),
+                            tensor.unsafeGetTensorImpl()->is_wrapped_number());
 }
 
 ir::Value Evaluate(const at::Tensor& tensor) {
   XLATensorImpl* impl = GetImpl(tensor);
-  return impl->is_whole() ? lazy::Evaluate(impl->root())
-                          : lazy::Evaluate(impl->Read(), impl->root()->device());
+  return impl->is_whole() ? exec::Evaluate(impl->root())
+                          : exec::Evaluate(impl->Read(), impl->root()->device());
 }
 
 namespace {
 
 /// Whether the tensor contains all elements of its storage in order, possibly as another dtype.
 bool IsAllInOrder(const XLATensorImpl& impl) {
-  const lazy::View* view = impl.view();
+  const tensor::View* view = impl.view();
   if (!view || impl.is_conj() || impl.is_neg()) return false;
   int64_t numel = impl.root()->shape()->numel;
-  for (const lazy::ViewStep& step : view->steps) {
+  for (const tensor::ViewStep& step : view->steps) {
     const int64_t seen = c10::multiply_integers(step.sizes);
-    const bool all = step.offset == 0 && seen == numel && lazy::IsDense(step.sizes, step.strides);
+    const bool all = step.offset == 0 && seen == numel && tensor::IsDense(step.sizes, step.strides);
     if (!step.bitcast && !all) return false;
     numel = seen;
   }
@@ -107,24 +107,25 @@ void Copy(const at::Tensor& tensor, const at::Tensor& cpu) {
   }
   // Held until the copy is done: a sync of another thread does not donate data that has an owner.
   const at::Tensor all = ForStorage(tensor, cpu);
-  const ir::Value leaf = all.defined() ? lazy::Evaluate(GetImpl(tensor)->root()) : Evaluate(tensor);
-  lazy::DeviceData& data = *lazy::LeafData(leaf);
+  const ir::Value leaf = all.defined() ? exec::Evaluate(GetImpl(tensor)->root()) : Evaluate(tensor);
+  tensor::DeviceData& data = *tensor::LeafData(leaf);
   try {
-    lazy::ToHost(data, all.defined() ? all : cpu);
+    exec::ToHost(data, all.defined() ? all : cpu);
   } catch (...) {
     // The error of the execution says more: it has the line, and what the execution needs.
-    const std::exception_ptr failure = lazy::TakeFailure(data);
-    lazy::ThrowToUser(failure ? failure : std::current_exception());
+    const std::exception_ptr failure = exec::TakeFailure(data);
+    tensor::ThrowToUser(failure ? failure : std::current_exception());
   }
 }
 
 /// Runs the traced calls of host functions, in one program with the value that is read, and waits
 /// for the calls of the programs that were launched before: another program may make the value.
-void RunCallsOfHost(lazy::Storage& read) {
+void RunCallsOfHost(tensor::Storage& read) {
   const int device = read.device();
-  if (lazy::CollectivePending(device)) {
-    lazy::SyncStorages({lazy::CollectiveToken(device), lazy::StoragePtr::reclaim_copy(&read)},
-                       /*wait=*/true);
+  if (distributed::CollectivePending(device)) {
+    exec::SyncStorages(
+        {distributed::CollectiveToken(device), tensor::StoragePtr::reclaim_copy(&read)},
+        /*wait=*/true);
   } else if (const at::Tensor token = CollectiveTokenTensor(device, /*make=*/false);
              token.defined()) {
     Copy(token, at::empty(token.sizes(), at::TensorOptions().dtype(token.scalar_type())));
@@ -136,7 +137,7 @@ void RunCallsOfHost(lazy::Storage& read) {
 void SetAfterRead(void (*raise)()) { after_read.store(raise, std::memory_order_relaxed); }
 
 void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
-  if (lazy::MayCut()) {
+  if (exec::MayCut()) {
     const auto raise = after_read.load(std::memory_order_relaxed);
     if (raise) RunCallsOfHost(*GetImpl(tensor)->root());
     Copy(tensor, cpu);
@@ -149,7 +150,7 @@ void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
     // While a function is traced there is nothing to read. Add the reader, which the error does not
     // name.
     TORCH_CHECK(false, error.what_without_backtrace(),
-                " (read by: ", lazy::CurrentOrigin().ToString(), ")");
+                " (read by: ", tensor::CurrentOrigin().ToString(), ")");
   }
 }
 
@@ -160,16 +161,16 @@ at::Tensor ToCpu(const at::Tensor& tensor) {
 }
 
 at::Tensor FromCpu(const at::Tensor& cpu, int device) {
-  return MakeTensor(lazy::MakeLeaf(lazy::ToDevice(cpu, device)), device);
+  return MakeTensor(tensor::MakeLeaf(exec::ToDevice(cpu, device)), device);
 }
 
 at::Tensor CollectiveTokenTensor(int device, bool make) {
-  lazy::StoragePtr token = lazy::CollectiveToken(device, make);
+  tensor::StoragePtr token = distributed::CollectiveToken(device, make);
   if (!token) return {};
   const ir::ShapeRef shape = token->shape();
-  return at::detail::make_tensor<XLATensorImpl>(std::move(token), nullptr,
-                                                c10::scalarTypeToTypeMeta(shape->dtype),
-                                                lazy::Ints(shape->dims.begin(), shape->dims.end()));
+  return at::detail::make_tensor<XLATensorImpl>(
+      std::move(token), nullptr, c10::scalarTypeToTypeMeta(shape->dtype),
+      tensor::Ints(shape->dims.begin(), shape->dims.end()));
 }
 
 }  // namespace torch_xla::aten

@@ -14,7 +14,7 @@ at::Tensor MakeTensor(ir::Value value, int device);
 at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntArrayRef sizes,
                       int device);
 /// Makes a tensor that shares the storage of `base` through `view`.
-at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, caffe2::TypeMeta dtype,
+at::Tensor MakeView(const XLATensorImpl& base, tensor::ViewPtr view, caffe2::TypeMeta dtype,
                     c10::IntArrayRef sizes);
 
 /// The value of an operand on `device`: an xla tensor on that device, or a zero-dim CPU tensor,

@@ -65,8 +65,8 @@ void Call(const XLA_FFI_CallFrame& frame) {
   std::span<const int64_t> encoded = attributes.List("words");
   const ir::Words words(encoded.begin(), encoded.end());
   const std::span<const int64_t> parts = attributes.List("parts");
-  lazy::ArgumentDecoder decoder(BufferOperands{&frame.args, attributes.List("wrapped"), parts},
-                                words);
+  rules::ArgumentDecoder decoder(BufferOperands{&frame.args, attributes.List("wrapped"), parts},
+                                 words);
   torch::jit::Stack stack;
   for (int64_t kind : attributes.List("kinds")) {
     stack.push_back(decoder.Argument(static_cast<ir::ArgKind>(kind)));
@@ -94,7 +94,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 
 // The handler needs a node's kinds of arguments, so cpu/table.h does not have it.
 [[maybe_unused]] const bool registered = [] {
-  lazy::OnClientCreated([](runtime::Client& client) {
+  tensor::OnClientCreated([](runtime::Client& client) {
     if (cpu::RegisterCpuHandler(client, lowering::kCpuKernelTarget, &cpu::Handler<Handle>)) {
       lowering::EnableCpuKernels(client.platform());
     }  // else there is the fallback
@@ -105,7 +105,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 }  // namespace
 
 bool UseCpuKernels() {
-  static const bool use = lowering::HasCpuKernels(lazy::Platform());
+  static const bool use = lowering::HasCpuKernels(tensor::Platform());
   return use;
 }
 

@@ -13,7 +13,7 @@ namespace {
 // exists, and a process with such threads can no longer fork. So a program that has not used the
 // device yet reports no device; see KeepBackwardOnThread.
 c10::DeviceIndex CountDevices() noexcept {
-  return lazy::ClientCreated() ? static_cast<c10::DeviceIndex>(lazy::DeviceCount()) : 0;
+  return tensor::ClientCreated() ? static_cast<c10::DeviceIndex>(tensor::DeviceCount()) : 0;
 }
 
 class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
@@ -24,8 +24,8 @@ class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     setDevice(device);
     return previous;
   }
-  c10::Device getDevice() const override { return lazy::TorchDevice(lazy::CurrentDevice()); }
-  void setDevice(c10::Device device) const override { lazy::EnterDevice(device.index()); }
+  c10::Device getDevice() const override { return tensor::TorchDevice(tensor::CurrentDevice()); }
+  void setDevice(c10::Device device) const override { tensor::EnterDevice(device.index()); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { setDevice(device); }
   // There is one stream per device: programs run in the order in which they were queued.
   c10::Stream getStream(c10::Device device) const override {
@@ -48,7 +48,7 @@ class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   }
   // Launches traced operations, too, since a program cannot tell that they were not launched yet.
   void synchronizeDevice(c10::DeviceIndex device) const override {
-    if (lazy::ClientCreated()) lazy::SyncDevice(device, /*wait=*/true);
+    if (tensor::ClientCreated()) exec::SyncDevice(device, /*wait=*/true);
   }
   // An event only knows its device, as a number that is not null. A device has a single queue, so
   // later work follows earlier work in any case, and recording an event need not cut the graph.
@@ -79,23 +79,25 @@ struct XLAHooks final : public at::XLAHooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override {
     try {
-      return !lazy::GetClient().devices().empty();
+      return !tensor::GetClient().devices().empty();
     } catch (...) {
       return false;
     }
   }
   std::string showConfig() const override { return "torch_xla over PJRT"; }
-  bool hasPrimaryContext(c10::DeviceIndex) const override { return lazy::ClientCreated(); }
-  void init() const override { lazy::GetClient(); }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return tensor::ClientCreated(); }
+  void init() const override { tensor::GetClient(); }
   c10::DeviceIndex deviceCount() const override {
     return isAvailable() ? CountDevices() : c10::DeviceIndex{0};
   }
-  void setCurrentDevice(c10::DeviceIndex device) const override { lazy::SetCurrentDevice(device); }
+  void setCurrentDevice(c10::DeviceIndex device) const override {
+    tensor::SetCurrentDevice(device);
+  }
   c10::DeviceIndex getCurrentDevice() const override {
-    return static_cast<c10::DeviceIndex>(lazy::CurrentDevice());
+    return static_cast<c10::DeviceIndex>(tensor::CurrentDevice());
   }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
-    return static_cast<c10::DeviceIndex>(lazy::SetCurrentDevice(device));
+    return static_cast<c10::DeviceIndex>(tensor::SetCurrentDevice(device));
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
     return exchangeDevice(device);

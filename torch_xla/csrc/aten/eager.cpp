@@ -22,9 +22,9 @@ void RunAtOnce(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     c10::impl::ExcludeDispatchKeyGuard guard(kKey);
     op.callBoxed(stack);
   }
-  if (!lazy::ClientCreated()) return;
-  lazy::CauseScope cause("eager mode");
-  for (int device = 0; device < lazy::DeviceCount(); ++device) lazy::RunPending(device, wait);
+  if (!tensor::ClientCreated()) return;
+  tensor::CauseScope cause("eager mode");
+  for (int device = 0; device < tensor::DeviceCount(); ++device) exec::RunPending(device, wait);
 }
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {

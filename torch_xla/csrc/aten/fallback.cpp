@@ -94,7 +94,7 @@ void CheckOut(const c10::OperatorHandle& op, const torch::jit::Stack& arguments,
     dtypes.push_back(outs[i].scalar_type());
     as_they_are &= made[i].scalar_type() == dtypes[i];
   }
-  if (!as_they_are) lazy::CheckOutDtypes(op, arguments, made, dtypes);
+  if (!as_they_are) rules::CheckOutDtypes(op, arguments, made, dtypes);
 }
 
 /// Runs a mutating operator through its functional overload and an assignment.
@@ -224,11 +224,11 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       try {
         decomposed = guard.Decompose(op, stack);
       } catch (const std::exception&) {
-        lazy::TryOnCpu(op, arguments);  // throws the CPU's error if it refuses
+        rules::TryOnCpu(op, arguments);  // throws the CPU's error if it refuses
         throw;
       }
       if (decomposed) {
-        lazy::TryOnCpu(op, arguments);
+        rules::TryOnCpu(op, arguments);
         return;
       }
     }
@@ -237,7 +237,7 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   debug::Counter& counter = debug::GetCounter(name);
   counter.Add();
   Warn(name);
-  lazy::CauseScope cause("the CPU runs", counter.name().c_str());
+  tensor::CauseScope cause("the CPU runs", counter.name().c_str());
   at::native::cpu_fallback(op, stack);
   RefuseQuantized(op, *stack);
 }

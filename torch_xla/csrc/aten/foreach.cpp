@@ -57,7 +57,7 @@ void ForeachBuilder::Tensor(const at::Tensor& tensor) {
 
 void ForeachBuilder::Scalar(const at::Scalar& value) {
   uniform_ &= !value.isComplex();
-  operands_.push_back(lazy::MakeScalar(value));
+  operands_.push_back(tensor::MakeScalar(value));
 }
 
 void ForeachBuilder::ScalarList(at::ArrayRef<at::Scalar> list) {
@@ -69,7 +69,7 @@ void ForeachBuilder::ScalarList(at::ArrayRef<at::Scalar> list) {
 
 bool ForeachBuilder::UniformInPlace() const {
   if (!Uniform()) return false;
-  using Write = std::pair<const lazy::Storage*, size_t>;
+  using Write = std::pair<const tensor::Storage*, size_t>;
   std::vector<Write> writes;
   writes.reserve(first_.size());
   for (const at::Tensor& tensor : first_) {
@@ -89,7 +89,7 @@ bool ForeachBuilder::UniformInPlace() const {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 ir::NodePtr ForeachBuilder::Node() {
-  return lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_), [&] {
+  return tensor::MakeOpNode(&op_, std::move(operands_), std::move(attributes_), [&] {
     ir::OutputShapes outputs;
     for (ir::ShapeRef shape : shapes_) outputs.shapes.push_back(shape);
     return outputs;

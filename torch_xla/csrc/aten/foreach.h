@@ -39,7 +39,7 @@ class ForeachBuilder {
   at::TensorList first_;
   std::vector<ir::ShapeRef> shapes_;  // of the first list
   /// Storages of other operands, with the index of the element that reads them.
-  std::vector<std::pair<const lazy::Storage*, size_t>> reads_;
+  std::vector<std::pair<const tensor::Storage*, size_t>> reads_;
   ir::Node::Operands operands_;
   ir::Words attributes_;
   ir::AttributeWriter words_;

@@ -19,10 +19,11 @@ at::Tensor XLANativeFunctions::_new_zeros_with_same_feature_meta(const at::Tenso
                                                                  int64_t self_num_batch_dims) {
   // The batch dimensions of `self`, each of whose elements lies in its memory as `other` does:
   // views of both are taken, and then have to begin at the same offset.
-  const lazy::View* view = aten::GetImpl(other)->view();
+  const tensor::View* view = aten::GetImpl(other)->view();
   const int64_t offset = other.storage_offset();
   at::DimVector strides(other.strides());
-  if (view && !view->last().bitcast && !lazy::OverlapsItself(*view)) strides = view->last().strides;
+  if (view && !view->last().bitcast && !tensor::OverlapsItself(*view))
+    strides = view->last().strides;
   int64_t numel = offset + (other.numel() != 0);
   for (int64_t i = 0; i < other.dim(); ++i) {
     numel += strides[i] * std::max<int64_t>(other.size(i) - 1, 0);

@@ -21,9 +21,9 @@ XLAGeneratorImpl::XLAGeneratorImpl(c10::DeviceIndex device)
 void XLAGeneratorImpl::set_current_seed(uint64_t seed) { seed_ = state_ = seed; }
 
 // The offset is the number of seeds that were drawn since the generator was seeded.
-void XLAGeneratorImpl::set_offset(uint64_t offset) { state_ = lazy::NextRngState(seed_, offset); }
+void XLAGeneratorImpl::set_offset(uint64_t offset) { state_ = tensor::NextRngState(seed_, offset); }
 
-uint64_t XLAGeneratorImpl::get_offset() const { return lazy::RngStatesBetween(seed_, state_); }
+uint64_t XLAGeneratorImpl::get_offset() const { return tensor::RngStatesBetween(seed_, state_); }
 
 uint64_t XLAGeneratorImpl::seed() {
   std::random_device source;
@@ -54,8 +54,8 @@ XLAGeneratorImpl* XLAGeneratorImpl::clone_impl() const {
 }
 
 uint64_t XLAGeneratorImpl::Draw() {
-  state_ = lazy::NextRngState(state_);
-  return lazy::MixSeed(state_);
+  state_ = tensor::NextRngState(state_);
+  return tensor::MixSeed(state_);
 }
 
 namespace {
@@ -65,8 +65,8 @@ thread_local std::optional<at::Tensor> seed_mask;
 ir::Value Masked(ir::Value seed) {
   if (!seed_mask) return seed;
   const ir::ShapeRef shape = seed.shape();
-  return lazy::MakeNode(&ir::ops::bitwise_xor_Tensor, {std::move(seed), GetIrValue(*seed_mask)}, {},
-                        shape);
+  return tensor::MakeNode(&ir::ops::bitwise_xor_Tensor, {std::move(seed), GetIrValue(*seed_mask)},
+                          {}, shape);
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ std::optional<at::Tensor> SetSeedMask(std::optional<at::Tensor> mask) {
 }
 
 ir::Value DrawSeed(const std::optional<at::Generator>& generator, int device) {
-  if (!generator || !generator->defined()) return Masked(lazy::DrawSeed(device));
+  if (!generator || !generator->defined()) return Masked(tensor::DrawSeed(device));
   auto* impl = dynamic_cast<XLAGeneratorImpl*>(generator->unsafeGetGeneratorImpl());
   TORCH_CHECK(impl, "Expected a 'xla' device type for generator but found '",
               generator->device().type(), "'");
@@ -86,7 +86,7 @@ ir::Value DrawSeed(const std::optional<at::Generator>& generator, int device) {
     std::lock_guard<std::mutex> lock(impl->mutex_);
     seed = impl->Draw();
   }
-  return Masked(lazy::SeedValue(seed));
+  return Masked(tensor::SeedValue(seed));
 }
 
 const at::Generator& DefaultGenerator(c10::DeviceIndex device) {

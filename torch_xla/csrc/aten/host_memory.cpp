@@ -18,7 +18,7 @@ namespace {
 
 bool IsMeant(std::optional<c10::Device> device) {
   if (device) return device->type() == c10::DeviceType::XLA;
-  const bool is_asked_for = lazy::ClientCreated() || std::getenv("PJRT_DEVICE") != nullptr;
+  const bool is_asked_for = tensor::ClientCreated() || std::getenv("PJRT_DEVICE") != nullptr;
   return is_asked_for && !at::getAccelerator(/*checked=*/false);
 }
 

@@ -63,35 +63,35 @@ bool HasIndices(const at::Tensor& tensor) {
 }
 
 /// Whether a view of a storage with `numel` elements contains all of them.
-bool SeesAll(const lazy::View& view, int64_t numel) {
+bool SeesAll(const tensor::View& view, int64_t numel) {
   if (view.steps.size() != 1 || view.last().bitcast) return false;
-  const lazy::ViewStep& step = view.last();
-  lazy::Ints sizes = step.sizes;
+  const tensor::ViewStep& step = view.last();
+  tensor::Ints sizes = step.sizes;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (step.strides[i] == 0) sizes[i] = 1;
   }
-  return c10::multiply_integers(sizes) == numel && lazy::FillsBlock(sizes, step.strides);
+  return c10::multiply_integers(sizes) == numel && tensor::FillsBlock(sizes, step.strides);
 }
 
 /// Whether the tensor contains all elements of its storage.
 bool SeesAll(const XLATensorImpl& tensor) {
-  const lazy::View* view = tensor.view();
+  const tensor::View* view = tensor.view();
   return !view || SeesAll(*view, tensor.root()->shape()->numel);
 }
 
 /// The first violation of `bounds` among the tensor's integers, if these are known because they
 /// came from the host.
 std::optional<int64_t> KnownViolation(const XLATensorImpl& tensor,
-                                      const lazy::IntegerBounds& bounds) {
+                                      const tensor::IntegerBounds& bounds) {
   const ir::Value value = tensor.root()->value();
-  const lazy::DeviceData* data = lazy::LeafData(value);
+  const tensor::DeviceData* data = tensor::LeafData(value);
   if (!data) return std::nullopt;
   // A replayed call skips its operations, so the bounds that they check are recorded for the
   // replay.
-  if (lazy::CutLog* recorder = lazy::CurrentCutLog()) [[unlikely]] {
+  if (exec::CutLog* recorder = exec::CurrentCutLog()) [[unlikely]] {
     if (SeesAll(tensor)) recorder->bounds.push_back({data->id(), bounds});
   }
-  const std::optional<lazy::Extremes> extremes = data->extremes();
+  const std::optional<tensor::Extremes> extremes = data->extremes();
   if (!extremes) return std::nullopt;
   const std::optional<int64_t> violation = bounds.Violation(*extremes);
   if (!violation) [[likely]]
@@ -127,7 +127,7 @@ void CheckOnDevice(const char* op, const at::Tensor& index, int64_t low, int64_t
 void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t high,
                 std::optional<int64_t> ignored, Raises raises) {
   if (!HasIndices(index)) return;
-  const lazy::IntegerBounds bounds{.least = low, .most = high - 1, .ignored = ignored};
+  const tensor::IntegerBounds bounds{.least = low, .most = high - 1, .ignored = ignored};
   if (const std::optional<int64_t> bad = KnownViolation(*GetImpl(index), bounds)) {
     ThrowOutOfRange(op, *bad, low, high, raises);
   }
@@ -144,7 +144,7 @@ void CheckBags(const char* op, const at::Tensor& weight, const at::Tensor& indic
   CheckIndex(op, indices, 0, SizeAt(weight, 0), {}, kRuntimeError);
   if (!HasIndices(offsets)) return;
   const int64_t end = indices.numel() + 1;
-  const lazy::IntegerBounds bounds{.least = 0, .most = end - 1, .least_until = 0};
+  const tensor::IntegerBounds bounds{.least = 0, .most = end - 1, .least_until = 0};
   if (const std::optional<int64_t> bad = KnownViolation(*GetImpl(offsets), bounds)) {
     if (*bad < 0 || *bad >= end) ThrowOutOfRange(op, *bad, 0, end, kRuntimeError);
     TORCH_CHECK(false, op,
@@ -234,9 +234,9 @@ void ThrowIndexError(int device) {
   struct Done {
     ~Done() { reading = false; }
   } done;
-  std::vector<lazy::StoragePtr> storages;
+  std::vector<tensor::StoragePtr> storages;
   for (const Check& check : checks) storages.push_back(GetImpl(check.found)->root());
-  lazy::SyncStorages(storages, /*wait=*/false);
+  exec::SyncStorages(storages, /*wait=*/false);
   for (const Check& check : checks) {
     const int64_t value = check.found.item<int64_t>();
     if (value != kNone) check.Throw(value);

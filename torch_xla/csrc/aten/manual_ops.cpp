@@ -21,18 +21,18 @@ const Sharding& Checked(c10::IntArrayRef tiles, c10::IntArrayRef devices, const 
 
 at::Tensor ToLocal(const at::Tensor& self, c10::IntArrayRef tiles, c10::IntArrayRef devices) {
   return MakeTensor(distributed::ToLocal(GetIrValue(self), Checked(tiles, devices, self)),
-                    lazy::DeviceOrdinal(self.device()));
+                    tensor::DeviceOrdinal(self.device()));
 }
 
 at::Tensor ToWhole(const at::Tensor& self, c10::IntArrayRef tiles, c10::IntArrayRef devices) {
   return MakeTensor(distributed::ToWhole(GetIrValue(self), Checked(tiles, devices, self)),
-                    lazy::DeviceOrdinal(self.device()));
+                    tensor::DeviceOrdinal(self.device()));
 }
 
 at::Tensor Collective(const at::Tensor& self, c10::string_view kind, c10::IntArrayRef arguments,
                       c10::IntArrayRef groups) {
   return MakeTensor(distributed::ManualCollective(GetIrValue(self), kind, arguments, groups),
-                    lazy::DeviceOrdinal(self.device()));
+                    tensor::DeviceOrdinal(self.device()));
 }
 
 at::Tensor ToLocalMeta(const at::Tensor& self, c10::IntArrayRef tiles, c10::IntArrayRef devices) {

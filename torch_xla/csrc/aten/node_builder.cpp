@@ -18,7 +18,7 @@ const char* ArgumentName(const ir::OpSpec& op, int position) {
 
 void NodeBuilder::Foreign(const at::Tensor& tensor) {
   // A CPU scalar may come before the first xla tensor; it needs no device.
-  const int device = device_ < 0 ? lazy::CurrentDevice() : device_;
+  const int device = device_ < 0 ? tensor::CurrentDevice() : device_;
   operands_.push_back(OperandValue(tensor, device, op_.name, ArgumentName(op_, arg_)));
   ++arg_;
 }
@@ -27,18 +27,18 @@ void NodeBuilder::CheckOverlap(const at::Tensor& written, const char* out_overlo
   for (const auto& [operand, impl] : shared_) {
     const Overlap overlap = OverlapOf(*GetImpl(written), *impl);
     if (overlap == Overlap::kNone) continue;
-    const lazy::OverlapTrial trial{out_overload,
-                                   ir::GetShape(written.scalar_type(), written.sizes()), operand,
-                                   overlap == Overlap::kPartial};
-    if (lazy::RefusesOverlap(op_, operands_, attributes_, trial)) ThrowOverlap();
+    const rules::OverlapTrial trial{out_overload,
+                                    ir::GetShape(written.scalar_type(), written.sizes()), operand,
+                                    overlap == Overlap::kPartial};
+    if (rules::RefusesOverlap(op_, operands_, attributes_, trial)) ThrowOverlap();
   }
 }
 
 ir::NodePtr NodeBuilder::Node() {
-  if (device_ < 0) device_ = lazy::CurrentDevice();
-  if (!like_) return lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_));
-  return lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_),
-                          [&] { return ir::OutputShapes{{like_}}; });
+  if (device_ < 0) device_ = tensor::CurrentDevice();
+  if (!like_) return tensor::MakeOpNode(&op_, std::move(operands_), std::move(attributes_));
+  return tensor::MakeOpNode(&op_, std::move(operands_), std::move(attributes_),
+                            [&] { return ir::OutputShapes{{like_}}; });
 }
 
 std::vector<at::Tensor> NodeBuilder::Results(const ir::NodePtr& node) const {
@@ -50,8 +50,8 @@ std::vector<at::Tensor> NodeBuilder::Results(const ir::NodePtr& node) const {
 std::vector<at::Tensor> NodeBuilder::List() { return Results(Node()); }
 
 std::vector<at::Tensor> NodeBuilder::List(const ir::OutputShapes& shapes) {
-  return Results(
-      lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_), [&] { return shapes; }));
+  return Results(tensor::MakeOpNode(&op_, std::move(operands_), std::move(attributes_),
+                                    [&] { return shapes; }));
 }
 
 void NodeBuilder::Out(std::initializer_list<const at::Tensor*> outs, const char* out_overload) {
@@ -62,7 +62,7 @@ void NodeBuilder::Out(std::initializer_list<const at::Tensor*> outs, const char*
   }
   if (!shared_.empty()) CheckOverlap(**outs.begin(), out_overload);
   ir::NodePtr node = Node();
-  lazy::CheckOutDtypes(*node, out_overload, dtypes);
+  rules::CheckOutDtypes(*node, out_overload, dtypes);
   uint32_t index = 0;
   for (const at::Tensor* out : outs) AssignOut(*out, {node, index++}, op_.name);
 }

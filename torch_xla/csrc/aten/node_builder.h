@@ -69,7 +69,7 @@ class NodeBuilder {
     ++arg_;
   }
   void Scalar(const at::Scalar& value) {
-    operands_.push_back(lazy::MakeScalar(value));
+    operands_.push_back(tensor::MakeScalar(value));
     ++arg_;
   }
   void OptionalScalar(const std::optional<at::Scalar>& value) {
@@ -82,7 +82,7 @@ class NodeBuilder {
   }
   void ScalarList(at::ArrayRef<at::Scalar> list) {
     words_.Int(static_cast<int64_t>(list.size()));
-    for (const at::Scalar& value : list) operands_.push_back(lazy::MakeScalar(value));
+    for (const at::Scalar& value : list) operands_.push_back(tensor::MakeScalar(value));
     ++arg_;
   }
   void ConstantScalar(const at::Scalar& value) {
@@ -226,7 +226,7 @@ class NodeBuilder {
   const ir::OpSpec& op_;
   int device_ = -1;
   ir::ShapeRef like_ = nullptr;
-  const lazy::Storage* written_ = nullptr;
+  const tensor::Storage* written_ = nullptr;
   const c10::TensorImpl* self_ = nullptr;
   std::forward_list<std::pair<size_t, const XLATensorImpl*>> shared_;
   int arg_ = 0;  // index of the next argument, for messages

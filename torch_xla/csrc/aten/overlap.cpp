@@ -10,23 +10,23 @@ namespace {
 /// A block of a storage without holes, in bytes, and the order of its elements.
 struct Block {
   int64_t begin, end;
-  lazy::Ints strides;
+  tensor::Ints strides;
 
   bool operator==(const Block&) const = default;
 };
 
 std::optional<Block> BlockOf(const XLATensorImpl& tensor) {
-  Block block{0, 0, lazy::ContiguousStrides(tensor.sizes())};
+  Block block{0, 0, tensor::ContiguousStrides(tensor.sizes())};
   auto size = static_cast<int64_t>(c10::elementSize(tensor.root()->shape()->dtype));
-  if (const lazy::View* view = tensor.view()) {
-    for (const lazy::ViewStep& step : view->steps) {
+  if (const tensor::View* view = tensor.view()) {
+    for (const tensor::ViewStep& step : view->steps) {
       if (step.bitcast) {
         size = static_cast<int64_t>(c10::elementSize(*step.bitcast));
         continue;
       }
       const bool is_last = &step == &view->last();
-      if (is_last ? !lazy::FillsBlock(step.sizes, step.strides)
-                  : !lazy::IsDense(step.sizes, step.strides))
+      if (is_last ? !tensor::FillsBlock(step.sizes, step.strides)
+                  : !tensor::IsDense(step.sizes, step.strides))
         return std::nullopt;
       block.begin += step.offset * size;
       if (is_last) block.strides = step.strides;

@@ -28,10 +28,10 @@ void KeepBackwardOnThread() {
 
 }  // namespace
 
-XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe2::TypeMeta dtype,
-                             c10::IntArrayRef sizes)
+XLATensorImpl::XLATensorImpl(tensor::StoragePtr storage, tensor::ViewPtr view,
+                             caffe2::TypeMeta dtype, c10::IntArrayRef sizes)
     : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::XLA), dtype,
-                      lazy::TorchDevice(storage->device())),
+                      tensor::TorchDevice(storage->device())),
       root_(std::move(storage)),
       view_(std::move(view)) {
   created.Add();
@@ -53,7 +53,7 @@ void XLATensorImpl::DropMade() {
 
 void XLATensorImpl::ShowAsContiguous(c10::IntArrayRef sizes) {
   set_sizes_contiguous(sizes);
-  const lazy::ViewStep* step = view_ ? &view_->last() : nullptr;
+  const tensor::ViewStep* step = view_ ? &view_->last() : nullptr;
   storage_offset_ = step && !step->bitcast ? step->offset : 0;
 }
 
@@ -62,28 +62,28 @@ void XLATensorImpl::BecomeNormalTensor(c10::DispatchKeySet keys) {
   set_version_counter(c10::VariableVersion(0));
 }
 
-const lazy::ViewPtr& XLATensorImpl::Part() const {
-  lazy::ViewPtr* part = part_.load(std::memory_order_acquire);
+const tensor::ViewPtr& XLATensorImpl::Part() const {
+  tensor::ViewPtr* part = part_.load(std::memory_order_acquire);
   if (part) return *part;
-  auto made = std::make_unique<lazy::ViewPtr>(lazy::RestrideView(
-      nullptr, {sizes().begin(), sizes().end()}, lazy::ContiguousStrides(sizes()), 0));
+  auto made = std::make_unique<tensor::ViewPtr>(tensor::RestrideView(
+      nullptr, {sizes().begin(), sizes().end()}, tensor::ContiguousStrides(sizes()), 0));
   if (!part_.compare_exchange_strong(part, made.get(), std::memory_order_acq_rel)) return *part;
   return *made.release();
 }
 
 ir::Value XLATensorImpl::Resolve(ir::Value value) const {
-  if (is_neg()) value = {lazy::MakeOpNode(&ir::ops::neg, {std::move(value)}, {}), 0};
-  if (is_conj()) value = {lazy::MakeOpNode(&ir::ops::_conj_physical, {std::move(value)}, {}), 0};
+  if (is_neg()) value = {tensor::MakeOpNode(&ir::ops::neg, {std::move(value)}, {}), 0};
+  if (is_conj()) value = {tensor::MakeOpNode(&ir::ops::_conj_physical, {std::move(value)}, {}), 0};
   return value;
 }
 
 ir::Value XLATensorImpl::Read() const {
-  lazy::CutStepIfDue(root_->device());
-  return Resolve(lazy::ReadView(*root_, view()));
+  exec::CutStepIfDue(root_->device());
+  return Resolve(tensor::ReadView(*root_, view()));
 }
 
 void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
-  if (view() && !same_for_all && lazy::OverlapsItself(*view())) {
+  if (view() && !same_for_all && tensor::OverlapsItself(*view())) {
     delete shown_.exchange(nullptr);  // it holds the root, too, but represents no other tensor
     TORCH_CHECK(
         root_.use_count() == 1,
@@ -91,14 +91,15 @@ void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
         "single memory location. Please clone() the tensor before performing the operation.");
     // No other tensor uses the memory: this is a gradient that autograd kept as it was (the
     // gradient of a sum). Autograd would have copied it if it had seen the strides.
-    Reset(c10::make_intrusive<lazy::Storage>(Resolve(std::move(value)), root_->device()), nullptr,
-          lazy::Ints(sizes().begin(), sizes().end()));
+    Reset(c10::make_intrusive<tensor::Storage>(Resolve(std::move(value)), root_->device()), nullptr,
+          tensor::Ints(sizes().begin(), sizes().end()));
     return;
   }
-  lazy::WriteView(*root_, view(), Resolve(std::move(value)));
+  tensor::WriteView(*root_, view(), Resolve(std::move(value)));
 }
 
-void XLATensorImpl::Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes) {
+void XLATensorImpl::Reset(tensor::StoragePtr storage, tensor::ViewPtr view,
+                          c10::IntArrayRef sizes) {
   root_ = std::move(storage);
   view_ = std::move(view);
   DropMade();

@@ -16,14 +16,14 @@ class XLATensorImpl final : public c10::TensorImpl {
  public:
   /// A tensor over the whole storage (`view` null) or over a view of it. The user sees it as
   /// contiguous in either case.
-  XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe2::TypeMeta dtype,
+  XLATensorImpl(tensor::StoragePtr storage, tensor::ViewPtr view, caffe2::TypeMeta dtype,
                 c10::IntArrayRef sizes);
   ~XLATensorImpl() override;
 
-  const lazy::StoragePtr& root() const { return root_; }
-  const lazy::View* view() const { return view_ptr().get(); }
+  const tensor::StoragePtr& root() const { return root_; }
+  const tensor::View* view() const { return view_ptr().get(); }
   /// Null means the whole storage.
-  const lazy::ViewPtr& view_ptr() const {
+  const tensor::ViewPtr& view_ptr() const {
     if (view_ || c10::IntArrayRef(root_->shape()->dims) == sizes()) return view_;
     return Part();
   }
@@ -37,7 +37,7 @@ class XLATensorImpl final : public c10::TensorImpl {
   /// memory (expand), the value must be equal for all of them.
   void Write(ir::Value value, bool same_for_all = false);
   /// Makes this tensor use another storage or view (set_, resize_).
-  void Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes);
+  void Reset(tensor::StoragePtr storage, tensor::ViewPtr view, c10::IntArrayRef sizes);
 
   /// Under InferenceMode new tensors are inference tensors. A view of a normal tensor must be a
   /// normal tensor with the dispatch keys of that tensor.
@@ -66,14 +66,14 @@ class XLATensorImpl final : public c10::TensorImpl {
   void DropMade();
   /// A view for a storage that was resized through another tensor: its shape has changed, but its
   /// elements are still in their places. Thread-safe.
-  const lazy::ViewPtr& Part() const;
+  const tensor::ViewPtr& Part() const;
   /// Applies PyTorch's lazy conj and neg bits to the value.
   ir::Value Resolve(ir::Value value) const;
 
-  lazy::StoragePtr root_;
-  lazy::ViewPtr view_;
+  tensor::StoragePtr root_;
+  tensor::ViewPtr view_;
   // Made when first needed.
-  mutable std::atomic<lazy::ViewPtr*> part_{nullptr};
+  mutable std::atomic<tensor::ViewPtr*> part_{nullptr};
   mutable std::atomic<c10::Storage*> shown_{nullptr};
 };
 

@@ -21,7 +21,7 @@ namespace {
 
 /// The context behind the data pointer of each c10::Storage made here.
 struct Context {
-  lazy::StoragePtr root;  // null: the bytes from the host were not sent yet
+  tensor::StoragePtr root;  // null: the bytes from the host were not sent yet
   c10::Storage host;
   c10::weak_intrusive_ptr<c10::StorageImpl> shown;  // the storage of an xla tensor
 };
@@ -46,7 +46,7 @@ void DeleteContext(void* pointer) {
 }
 
 c10::Storage Make(void* address, ContextPtr context, int device, size_t bytes) {
-  c10::DataPtr data(address, context.release(), &DeleteContext, lazy::TorchDevice(device));
+  c10::DataPtr data(address, context.release(), &DeleteContext, tensor::TorchDevice(device));
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data));
 }
 
@@ -55,7 +55,7 @@ c10::weak_intrusive_ptr<c10::StorageImpl> NoStorage() {
 }
 
 /// All of `root`, as elements of `dtype`.
-at::Tensor TensorOf(lazy::StoragePtr root, c10::ScalarType dtype) {
+at::Tensor TensorOf(tensor::StoragePtr root, c10::ScalarType dtype) {
   const ir::ShapeRef shape = root->shape();
   at::Tensor all = at::detail::make_tensor<XLATensorImpl>(
       std::move(root), nullptr, c10::scalarTypeToTypeMeta(shape->dtype), shape->dims);
@@ -64,14 +64,14 @@ at::Tensor TensorOf(lazy::StoragePtr root, c10::ScalarType dtype) {
 
 }  // namespace
 
-void* StorageAddress(const lazy::StoragePtr& root) {
+void* StorageAddress(const tensor::StoragePtr& root) {
   // No host pointer has this bit, so an access through it faults instead of reading unrelated
   // memory.
   constexpr uintptr_t kNotOfTheHost = uintptr_t{1} << 62;
   return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(root.get()) | kNotOfTheHost);
 }
 
-c10::Storage TorchStorage(const lazy::StoragePtr& root) {
+c10::Storage TorchStorage(const tensor::StoragePtr& root) {
   const ir::ShapeRef shape = root->shape();  // it may have been resized
   const size_t bytes = static_cast<size_t>(shape->numel) * c10::elementSize(shape->dtype);
   std::lock_guard lock(mutex);
@@ -120,13 +120,13 @@ ir::Value Send(const c10::Storage& host, c10::ScalarType dtype, c10::IntArrayRef
   at::Tensor all = at::empty({0}, at::TensorOptions().dtype(dtype));
   all.set_(host, 0, {count}, {1});
   if (c10::multiply_integers(sizes) == count) all = all.view(sizes);
-  return lazy::MakeLeaf(lazy::ToDevice(all, device));
+  return tensor::MakeLeaf(exec::ToDevice(all, device));
 }
 
 /// The memory behind a storage. Bytes from the host that were not sent yet are sent as elements of
 /// `dtype`, with the shape `sizes` if that has as many elements.
-lazy::StoragePtr RootOf(const c10::Storage& storage, c10::ScalarType dtype,
-                        c10::IntArrayRef sizes) {
+tensor::StoragePtr RootOf(const c10::Storage& storage, c10::ScalarType dtype,
+                          c10::IntArrayRef sizes) {
   auto* context = storage.data_ptr().cast_context<Context>(&DeleteContext);
   TORCH_CHECK(context, "set_: expected the storage of an xla tensor, got a storage on ",
               storage.device());
@@ -135,7 +135,8 @@ lazy::StoragePtr RootOf(const c10::Storage& storage, c10::ScalarType dtype,
     if (context->root) return context->root;
   }
   const int device = storage.device().index();
-  auto sent = c10::make_intrusive<lazy::Storage>(Send(context->host, dtype, sizes, device), device);
+  auto sent =
+      c10::make_intrusive<tensor::Storage>(Send(context->host, dtype, sizes, device), device);
   std::lock_guard lock(mutex);
   if (!context->root) context->root = std::move(sent);  // another thread may have been first
   return context->root;
@@ -145,7 +146,7 @@ at::Tensor& SetStorageWithOffset(at::Tensor& self, at::Storage source, int64_t s
                                  at::IntArrayRef size, at::IntArrayRef stride) {
   const c10::ScalarType dtype = self.scalar_type();
   at::Tensor all = TensorOf(RootOf(source, dtype, size), dtype);
-  const lazy::Ints contiguous = lazy::ContiguousStrides(size);
+  const tensor::Ints contiguous = tensor::ContiguousStrides(size);
   if (stride.empty()) stride = contiguous;
   if (all.sizes() != size || stride != c10::IntArrayRef(contiguous) || storage_offset != 0) {
     all = at::as_strided(all, size, stride, storage_offset);
@@ -168,7 +169,7 @@ namespace {
 
 /// Finds the storage whose address `block` has. Returns its memory (null before its bytes were
 /// sent) and its bytes from the host.
-std::pair<lazy::StoragePtr, c10::Storage> Behind(const at::Tensor& block) {
+std::pair<tensor::StoragePtr, c10::Storage> Behind(const at::Tensor& block) {
   std::lock_guard lock(mutex);
   auto it = Contexts().find(block.const_data_ptr());
   TORCH_CHECK(it != Contexts().end(), "copy_: expected an xla tensor, got a block of memory on ",
@@ -184,7 +185,7 @@ at::Tensor BytesOf(const c10::Storage& host, const at::Tensor& block) {
 }  // namespace
 
 void ResizeStorage(const c10::Storage& storage, int64_t bytes) {
-  const lazy::StoragePtr root = RootOf(storage, c10::ScalarType::Byte, {});
+  const tensor::StoragePtr root = RootOf(storage, c10::ScalarType::Byte, {});
   const ir::ShapeRef shape = root->shape();
   const auto size = static_cast<int64_t>(c10::elementSize(shape->dtype));
   TORCH_CHECK_VALUE(bytes >= 0 && bytes % size == 0, "UntypedStorage.resize_: expected a multiple ",

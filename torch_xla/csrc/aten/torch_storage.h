@@ -10,10 +10,10 @@ namespace torch_xla::aten {
 
 /// The storage that represents `root` and keeps it alive. It stays the same object as long as
 /// somebody holds it.
-c10::Storage TorchStorage(const lazy::StoragePtr& root);
+c10::Storage TorchStorage(const tensor::StoragePtr& root);
 
 /// The address of that storage: no host address, and no other living storage has it.
-void* StorageAddress(const lazy::StoragePtr& root);
+void* StorageAddress(const tensor::StoragePtr& root);
 
 /// A storage on `device` with the bytes of `host`. They are sent to the device when `set_` gives
 /// them a dtype. Its address is the address of the bytes.

@@ -78,8 +78,8 @@ struct ToBase {
     const auto* impl = aten::GetImpl(view);
     return aten::MakeView(*impl, look, impl->dtype(), sizes);
   }
-  lazy::ViewPtr look;
-  lazy::Ints sizes;
+  tensor::ViewPtr look;
+  tensor::Ints sizes;
 };
 
 /// The same for a base that is itself a view; `before` goes back from there.
@@ -145,10 +145,10 @@ at::Tensor DifferentiableView(const at::Tensor& self, Function function, Save sa
 }
 
 /// Out of line: where it is inlined into a capture, GCC takes the copy for uninitialized.
-[[gnu::noinline]] lazy::Ints Copied(at::IntArrayRef list) { return lazy::Ints(list); }
+[[gnu::noinline]] tensor::Ints Copied(at::IntArrayRef list) { return tensor::Ints(list); }
 
-lazy::Ints Integers(c10::SymIntArrayRef list) {
-  lazy::Ints copy;
+tensor::Ints Integers(c10::SymIntArrayRef list) {
+  tensor::Ints copy;
   copy.resize(list.size());
   std::ranges::transform(list, copy.begin(),
                          [](const c10::SymInt& one) { return one.guard_int(__FILE__, __LINE__); });

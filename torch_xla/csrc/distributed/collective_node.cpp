@@ -14,7 +14,7 @@
 #include "tensor/device.h"
 #include "tensor/node_factory.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::distributed {
 namespace {
 
 using namespace runtime::pjrt;
@@ -24,17 +24,19 @@ std::mutex token_mutex;
 
 /// The token that the device's last collective returned. Like a tensor it is pending until a sync,
 /// so the sync runs every collective, whether its results are used or not.
-StoragePtr& TokenOf(int device) {
-  static auto& tokens = *new std::array<StoragePtr, 256>;
+tensor::StoragePtr& TokenOf(int device) {
+  static auto& tokens = *new std::array<tensor::StoragePtr, 256>;
   return tokens[static_cast<uint8_t>(device)];
 }
 
 ir::ShapeRef TokenShape() { return ir::GetShape(c10::ScalarType::Byte, {}); }
 
 /// The token is a parameter from the first step on, so that the second step has the same program.
-StoragePtr MakeToken(int device) {
-  return c10::make_intrusive<Storage>(
-      MakeLeaf(c10::make_intrusive<DeviceData>(TokenShape(), device, c10::Scalar(0))), device);
+tensor::StoragePtr MakeToken(int device) {
+  return c10::make_intrusive<tensor::Storage>(
+      tensor::MakeLeaf(
+          c10::make_intrusive<tensor::DeviceData>(TokenShape(), device, c10::Scalar(0))),
+      device);
 }
 
 /// Makes one node for arrays of one dtype.
@@ -73,7 +75,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 
 // The handler needs the communicator, so cpu/table.h does not have it.
 [[maybe_unused]] const bool registered = [] {
-  OnClientCreated([](runtime::Client& client) {
+  tensor::OnClientCreated([](runtime::Client& client) {
     cpu::RegisterCpuHandler(client, distributed::kCollectiveTarget,
                             &cpu::Handler<Handle, PJRT_Error_Code_ABORTED>);
   });
@@ -100,7 +102,7 @@ std::vector<ir::Value> MakeCollective(distributed::Collective collective,
     const bool in_pairs =
         c10::isComplexType(dtype) || dtype == c10::kLong || dtype == c10::ScalarType::UInt64;
     TORCH_CHECK(!reduces || collective.reduction != distributed::Reduction::kMul || !in_pairs ||
-                    !runtime::HasLongsInPairs(Platform()),
+                    !runtime::HasLongsInPairs(tensor::Platform()),
                 "the reduction 'mul' over TPUs is not supported for ", dtype,
                 ", which TPUs hold as pairs of 32 bits; gather the values and multiply them");
     if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);
@@ -124,10 +126,10 @@ ir::NodePtr MakeOrdered(const ir::OpSpec& op, ir::Node::Operands operands, ir::W
                         c10::function_ref<ir::OutputShapes()> infer, int device) {
   op.counter->Add();
   std::lock_guard lock(token_mutex);
-  StoragePtr& token = TokenOf(device);
+  tensor::StoragePtr& token = TokenOf(device);
   if (!token) token = MakeToken(device);
   operands.push_back(token->value());
-  ir::NodePtr node = MakeOpNode(&op, std::move(operands), std::move(words), [&] {
+  ir::NodePtr node = tensor::MakeOpNode(&op, std::move(operands), std::move(words), [&] {
     ir::OutputShapes outputs = infer();
     outputs.shapes.push_back(TokenShape());
     return outputs;
@@ -136,16 +138,16 @@ ir::NodePtr MakeOrdered(const ir::OpSpec& op, ir::Node::Operands operands, ir::W
   return node;
 }
 
-StoragePtr CollectiveToken(int device, bool make) {
+tensor::StoragePtr CollectiveToken(int device, bool make) {
   std::lock_guard lock(token_mutex);
-  StoragePtr& token = TokenOf(device);
+  tensor::StoragePtr& token = TokenOf(device);
   if (!token && make) token = MakeToken(device);
   return token;
 }
 
 void RestoreCollectiveToken(int device, const std::optional<ir::Value>& before) {
   std::lock_guard lock(token_mutex);
-  StoragePtr& token = TokenOf(device);
+  tensor::StoragePtr& token = TokenOf(device);
   if (!token) return;
   if (before) {
     token->Replace(token->value(), *before);
@@ -156,8 +158,8 @@ void RestoreCollectiveToken(int device, const std::optional<ir::Value>& before) 
 
 bool CollectivePending(int device) {
   std::lock_guard lock(token_mutex);
-  const StoragePtr& token = TokenOf(device);
-  return token && !LeafData(token->value());
+  const tensor::StoragePtr& token = TokenOf(device);
+  return token && !tensor::LeafData(token->value());
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::distributed

@@ -10,7 +10,7 @@
 #include "ir/node.h"
 #include "tensor/storage.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::distributed {
 
 /// Returns the results of a collective over arrays on `device`. all_reduce and broadcast accept any
 /// number of arrays of any dtypes, the other collectives a single array. The replicas must be
@@ -30,10 +30,10 @@ bool CollectivePending(int device);
 
 /// The token of `device`, which each collective reads and writes, so that collectives stay in
 /// order. Null before the first collective, unless `make` is set.
-StoragePtr CollectiveToken(int device, bool make = false);
+tensor::StoragePtr CollectiveToken(int device, bool make = false);
 
 /// Undoes all collectives that were traced since the token had the value `before`, or since there
 /// was no token if `before` is empty.
 void RestoreCollectiveToken(int device, const std::optional<ir::Value>& before);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::distributed

@@ -102,7 +102,7 @@ ir::Value MakeSharded(const ir::OpSpec& op, const ir::Value& value, const Shardi
   ir::AttributeWriter writer(words);
   writer.IntList(sharding.tiles());
   writer.IntList(sharding.devices());
-  return lazy::MakeNode(&op, {value}, std::move(words), shape);
+  return tensor::MakeNode(&op, {value}, std::move(words), shape);
 }
 
 }  // namespace
@@ -159,8 +159,8 @@ ir::Value ManualCollective(const ir::Value& local, std::string_view kind,
   writer.IntList(arguments);
   writer.IntList(groups);
   const ir::ShapeRef shape = local.shape();
-  return lazy::MakeNode(&kManualCollective, {local}, std::move(words),
-                        ir::GetShape(shape->dtype, CollectiveDims(kind, arguments, shape->dims)));
+  return tensor::MakeNode(&kManualCollective, {local}, std::move(words),
+                          ir::GetShape(shape->dtype, CollectiveDims(kind, arguments, shape->dims)));
 }
 
 const Sharding* ShardingNamed(const ir::Node& node) {

@@ -25,7 +25,7 @@
 #include "tensor/node_factory.h"
 #include "tensor/rng.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 std::exception_ptr NoValue(const std::string& what) {
@@ -40,8 +40,8 @@ std::exception_ptr NoValue(const std::string& what) {
   }
 }
 
-DeviceDataPtr Promise(ir::ShapeRef shape, int device) {
-  return MakePromise(shape, device, DevicesOf(device));
+tensor::DeviceDataPtr Promise(ir::ShapeRef shape, int device) {
+  return tensor::MakePromise(shape, device, tensor::DevicesOf(device));
 }
 
 bool IsNumber(const ir::Node& node) { return &node.op() == &ir::ops::scalar; }
@@ -84,7 +84,7 @@ void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>&
     if (auto it = numbers.find(node); it != numbers.end()) {
       cx.SetLeaf(*node, BroadcastTo(cx.Lowered(it->second), cx.Physical(node->shape()).dims));
     } else if (node->payload()) {
-      cx.SetLeaf(*node, LowerFill(cx, *static_cast<DeviceData*>(node->payload())));
+      cx.SetLeaf(*node, LowerFill(cx, *static_cast<tensor::DeviceData*>(node->payload())));
     } else if (IsNumber(*node)) {
       cx.SetLeaf(*node, LowerNumber(cx, *node));
     } else {
@@ -114,28 +114,29 @@ struct Capture::Walk {
 Capture::Capture(int device, std::string what)
     : device_(device),
       what_(std::move(what)),
-      first_data_(DeviceData(ir::GetShape(c10::ScalarType::Bool, {}), device, c10::Scalar(0)).id()),
-      rng_state_(GetRngSeed(device)) {
-  for (StoragePtr& storage : Storage::Pending(device)) {
+      first_data_(
+          tensor::DeviceData(ir::GetShape(c10::ScalarType::Bool, {}), device, c10::Scalar(0)).id()),
+      rng_state_(tensor::GetRngSeed(device)) {
+  for (tensor::StoragePtr& storage : tensor::Storage::Pending(device)) {
     ir::Value value = storage->value();
-    if (LeafData(value)) continue;
+    if (tensor::LeafData(value)) continue;
     outside_.emplace(Key{value.node.get(), value.index}, 0);
     before_.emplace_back(std::move(storage), std::move(value));
   }
-  if (StoragePtr token = CollectiveToken(device)) token_ = token->value();
-  StepFinderOf(device).Hold();
+  if (tensor::StoragePtr token = distributed::CollectiveToken(device)) token_ = token->value();
+  tensor::StepFinderOf(device).Hold();
 }
 
 Capture::~Capture() {
-  StepFinderOf(device_).Release();
+  tensor::StepFinderOf(device_).Release();
   // Later collectives must not wait for the traced collectives.
-  RestoreCollectiveToken(device_, token_);
+  distributed::RestoreCollectiveToken(device_, token_);
   std::unordered_set<const ir::Node*> depends;
   for (const ir::Value& value : placeholders_) depends.insert(value.node.get());
   const auto failed = NoValue(what_);
-  for (const StoragePtr& storage : Storage::Pending(device_)) {
+  for (const tensor::StoragePtr& storage : tensor::Storage::Pending(device_)) {
     const ir::Value value = storage->value();
-    if (LeafData(value)) continue;
+    if (tensor::LeafData(value)) continue;
     bool spoilt = false;
     for (const ir::Node* node : ir::PostOrder({&value, 1})) {
       spoilt = spoilt || depends.contains(node);
@@ -143,18 +144,18 @@ Capture::~Capture() {
     if (!spoilt) continue;
     auto data = Promise(value.shape(), device_);
     data->Fail(failed);
-    storage->Replace(value, MakeLeaf(data));
+    storage->Replace(value, tensor::MakeLeaf(data));
   }
 }
 
 ir::Value Capture::Placeholder(ir::ShapeRef shape) {
   auto data = Promise(ir::GetShape(shape->dtype, shape->dims), device_);
   data->Fail(NoValue(what_));
-  return placeholders_.emplace_back(MakeLeaf(data));
+  return placeholders_.emplace_back(tensor::MakeLeaf(data));
 }
 
 bool Capture::IsOutside(const ir::Node& leaf) const {
-  return static_cast<const DeviceData*>(leaf.payload())->id() < first_data_;
+  return static_cast<const tensor::DeviceData*>(leaf.payload())->id() < first_data_;
 }
 
 std::vector<ir::Value> Capture::BasesOf(std::vector<ir::Value> values) {
@@ -182,25 +183,26 @@ std::vector<bool> Capture::DependOnPlaceholders(const std::vector<ir::Value>& va
 }
 
 std::optional<ir::Value> Capture::TakeEffects() {
-  const StoragePtr token = CollectiveToken(device_);
+  const tensor::StoragePtr token = distributed::CollectiveToken(device_);
   if (!token) return std::nullopt;
   const ir::Value now = token->value();
-  if (token_ ? now == *token_ : LeafData(now) != nullptr) return std::nullopt;
-  RestoreCollectiveToken(device_, token_);
+  if (token_ ? now == *token_ : tensor::LeafData(now) != nullptr) return std::nullopt;
+  distributed::RestoreCollectiveToken(device_, token_);
   return now;
 }
 
-std::vector<std::pair<StoragePtr, ir::Value>> Capture::WrittenOutside() const {
-  std::unordered_set<const Storage*> pending;
+std::vector<std::pair<tensor::StoragePtr, ir::Value>> Capture::WrittenOutside() const {
+  std::unordered_set<const tensor::Storage*> pending;
   for (const auto& [storage, value] : before_) pending.insert(storage.get());
-  std::vector<std::pair<StoragePtr, ir::Value>> written;
+  std::vector<std::pair<tensor::StoragePtr, ir::Value>> written;
   for (const auto& [address, before] : writes_.All()) {
     const bool had_data =
-        LeafData(before.value) && before.last_data != 0 && before.last_data < first_data_;
+        tensor::LeafData(before.value) && before.last_data != 0 && before.last_data < first_data_;
     if (!had_data && !pending.contains(address)) continue;
     if (const auto storage = before.storage.lock()) {
-      written.emplace_back(StoragePtr::reclaim_copy(static_cast<Storage*>(storage.get())),
-                           before.value);
+      written.emplace_back(
+          tensor::StoragePtr::reclaim_copy(static_cast<tensor::Storage*>(storage.get())),
+          before.value);
     }
   }
   return written;
@@ -223,11 +225,11 @@ int64_t Capture::DrawOf(const ir::Node& number) const {
   const c10::Scalar value = ir::AttributeReader(number.attributes()).Scalar();
   if (!value.isIntegral(/*includeBool=*/false)) return -1;
   const auto seed = static_cast<uint64_t>(ir::IntegerBits(value));
-  const uint64_t now = GetRngSeed(device_);
+  const uint64_t now = tensor::GetRngSeed(device_);
   int64_t draw = 0;
   for (uint64_t state = rng_state_; state != now; ++draw) {
-    state = NextRngState(state);
-    if (MixSeed(state) == seed) return draw;
+    state = tensor::NextRngState(state);
+    if (tensor::MixSeed(state) == seed) return draw;
     // The state of the generator was set to an unrelated value since the capture began.
     if (draw == 1 << 20) break;
   }
@@ -254,7 +256,7 @@ Capture::Walk Capture::Collect(const std::vector<ir::Value>& inputs,
       return;
     }
     const ir::Node& node = *value.node;
-    if (const DeviceData* data = LeafData(value)) {
+    if (const tensor::DeviceData* data = tensor::LeafData(value)) {
       for (const ir::Value& placeholder : placeholders_) {
         TORCH_CHECK(placeholder != value, what_,
                     ": a result depends on a placeholder that is no argument of the function");
@@ -262,8 +264,8 @@ Capture::Walk Capture::Collect(const std::vector<ir::Value>& inputs,
       if (data->fill() && !IsOutside(node)) {
         if (!done.insert(&node).second) return;
         walk.order.push_back(&node);
-        if (IsSpecial(*data->fill())) return;
-        ir::Value number = MakeScalarParameter(*data->fill(), node.shape()->dtype, false);
+        if (tensor::IsSpecial(*data->fill())) return;
+        ir::Value number = tensor::MakeScalarParameter(*data->fill(), node.shape()->dtype, false);
         walk.fills.emplace(&node, number);
         walk.captured.push_back(std::move(number));
         return;
@@ -347,7 +349,7 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
       add_use(it->second);
     } else if (node->payload()) {
       ir::Words words;
-      ir::AttributeWriter(words).Scalar(*static_cast<DeviceData*>(node->payload())->fill());
+      ir::AttributeWriter(words).Scalar(*static_cast<tensor::DeviceData*>(node->payload())->fill());
       for (uint64_t word : words) hasher.Add(word);
     }
     for (const ir::Value& operand : node->operands()) add_use(operand);
@@ -373,7 +375,8 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
   for (const ir::Value& value : walk.captured) {
     function.seeds.push_back(IsNumber(*value.node) ? DrawOf(*value.node) : -1);
   }
-  const auto devices = options.portable ? 1 : static_cast<int64_t>(DevicesOf(device_)->size());
+  const auto devices =
+      options.portable ? 1 : static_cast<int64_t>(tensor::DevicesOf(device_)->size());
   ir::Hasher hasher;
   hasher.Add(HashOf(walk, inputs, outputs, name));
   hasher.Add(options.portable);
@@ -396,7 +399,7 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
   auto lower = [&](int64_t partitions) {
     const distributed::ShardingWriter writer = WriterFor(partitions);
     const distributed::ShardingWriter::Use use(writer);
-    lowering::LoweringContext cx(Platform());
+    lowering::LoweringContext cx(tensor::Platform());
     stablehlo::Builder& builder = cx.builder();
     builder.SetPartitions(partitions);
     // A function has the types that the user sees, not the types that the device computes in.
@@ -420,7 +423,8 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
   function.text = lower(devices);
   // The other form is for programs of one device that may call libraries, and for manual regions.
   if (!options.portable && regions.empty() &&
-      (devices > 1 || runtime::HasCudnn(Platform()) || lowering::HasCpuKernels(Platform()))) {
+      (devices > 1 || runtime::HasCudnn(tensor::Platform()) ||
+       lowering::HasCpuKernels(tensor::Platform()))) {
     const lowering::LibraryCalls allowed(true);
     function.text = stablehlo::JoinForms(function.text, lower(1));
   }
@@ -434,11 +438,11 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
   Walk walk = Collect(inputs, outputs);
   // A value that other programs need as well must be device data before this program is made.
   for (const ir::Value& value : walk.captured) {
-    TORCH_CHECK(LeafData(value) || IsNumber(*value.node), what_,
+    TORCH_CHECK(tensor::LeafData(value) || IsNumber(*value.node), what_,
                 ": a tensor from outside of the function is not computed yet");
   }
-  const lowering::LibraryCalls calls(DevicesOf(device_)->size() == 1);
-  lowering::LoweringContext cx(Platform());
+  const lowering::LibraryCalls calls(tensor::DevicesOf(device_)->size() == 1);
+  lowering::LoweringContext cx(tensor::Platform());
   stablehlo::Builder& builder = cx.builder();
   Compiled compiled;
   compiled.program = std::make_shared<Program>();
@@ -450,9 +454,9 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
   for (size_t i : walk.used) parameter(inputs[i]);
   std::vector<std::pair<const ir::Node*, int64_t>> seeds;
   for (const ir::Value& value : walk.captured) {
-    if (DeviceData* data = LeafData(value)) {
+    if (tensor::DeviceData* data = tensor::LeafData(value)) {
       parameter(value);
-      compiled.captured.push_back(DeviceDataPtr::reclaim_copy(data));
+      compiled.captured.push_back(tensor::DeviceDataPtr::reclaim_copy(data));
       continue;
     }
     const int64_t draw = DrawOf(*value.node);
@@ -476,13 +480,14 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
     results.push_back(stablehlo::ComputedForm(cx.Lowered(output)));
     signature.results.push_back(output.shape());
   }
-  compiled.program->devices = DevicesOf(device_);
+  compiled.program->devices = tensor::DevicesOf(device_);
   compiled.program->stablehlo = builder.Finish(results, name);
   compiled.inputs = walk.used;
   return compiled;
 }
 
-std::vector<ir::Value> Run(const Capture::Compiled& compiled, std::vector<DeviceDataPtr> inputs,
+std::vector<ir::Value> Run(const Capture::Compiled& compiled,
+                           std::vector<tensor::DeviceDataPtr> inputs,
                            c10::ArrayRef<ir::ShapeRef> outputs, int device) {
   Execution execution;
   execution.program = compiled.program;
@@ -490,16 +495,16 @@ std::vector<ir::Value> Run(const Capture::Compiled& compiled, std::vector<Device
   execution.inputs.insert(execution.inputs.end(), compiled.captured.begin(),
                           compiled.captured.end());
   for (uint64_t i = 0; i < compiled.draws; ++i) {
-    const ir::Value seed = DrawSeed(device);
+    const ir::Value seed = tensor::DrawSeed(device);
     execution.integers.push_back(ir::AttributeReader(seed.node->attributes()).Scalar().toLong());
   }
   std::vector<ir::Value> results;
   for (ir::ShapeRef shape : outputs) {
     execution.outputs.push_back(Promise(shape, device));
-    results.push_back(MakeLeaf(execution.outputs.back()));
+    results.push_back(tensor::MakeLeaf(execution.outputs.back()));
   }
   GetWorker(device).Push(std::move(execution));
   return results;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -19,7 +19,7 @@ namespace torch_xla::lowering {
 class LoweringContext;
 }
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 class Capture {
  public:
@@ -57,8 +57,8 @@ class Capture {
 
   struct Compiled {
     ProgramPtr program;
-    std::vector<size_t> inputs;           // which of the given inputs are the first parameters
-    std::vector<DeviceDataPtr> captured;  // the data of the other parameters
+    std::vector<size_t> inputs;  // which of the given inputs are the first parameters
+    std::vector<tensor::DeviceDataPtr> captured;  // the data of the other parameters
     uint64_t draws = 0;  // number of seeds that each run draws: the program's integer parameters
   };
   /// Makes the same function as a program on buffers. Numbers are constants of the program, except
@@ -103,24 +103,25 @@ class Capture {
   /// it is no such seed.
   int64_t DrawOf(const ir::Node& number) const;
   /// The storages that existed before the capture and were written to, with their values before.
-  std::vector<std::pair<StoragePtr, ir::Value>> WrittenOutside() const;
+  std::vector<std::pair<tensor::StoragePtr, ir::Value>> WrittenOutside() const;
   bool IsOutside(const ir::Node& leaf) const;
 
   const int device_;
   const std::string what_;
   const uint64_t first_data_;  // data made during the capture has ids above this one
   const uint64_t rng_state_;
-  WritesOfThread writes_;
+  tensor::WritesOfThread writes_;
   std::optional<ir::Value> token_;  // the token of the collectives before the capture
-  std::vector<std::pair<StoragePtr, ir::Value>> before_;  // storages that were pending before, with
-                                                          // their values
-  Positions outside_;                                     // the values in `before_`
+  std::vector<std::pair<tensor::StoragePtr, ir::Value>> before_;  // storages that were pending
+                                                                  // before, with their values
+  Positions outside_;                                             // the values in `before_`
   std::vector<ir::Value> placeholders_;
 };
 
 /// Queues a run of the program and returns the promises of its outputs. `inputs` holds the data of
 /// the program's first parameters.
-std::vector<ir::Value> Run(const Capture::Compiled& compiled, std::vector<DeviceDataPtr> inputs,
+std::vector<ir::Value> Run(const Capture::Compiled& compiled,
+                           std::vector<tensor::DeviceDataPtr> inputs,
                            c10::ArrayRef<ir::ShapeRef> outputs, int device);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -15,7 +15,7 @@
 
 #include "runtime/errors.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 /// The width to use. A line that wraps around in the terminal could not be erased, so the last
@@ -96,4 +96,4 @@ void CompileProgress::Watch(const std::string& description,
   if (shown.owns_lock()) Put(kErase);
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 /// While it lives, and after XLA_COMPILE_PROGRESS seconds (default 5; 0 means never), the last line
 /// of the standard error says what is being compiled and for how long: "compiling graph 3 (4,812
@@ -39,4 +39,4 @@ class CompileProgress {
 /// least 0.
 double CompileProgressSeconds();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

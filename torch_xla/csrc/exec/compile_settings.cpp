@@ -10,7 +10,7 @@
 #include "runtime/platform.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 std::mutex mutex;
@@ -31,7 +31,7 @@ ir::Hash128 CompileSettings::Hash() const {
     hasher.Add(hash(value));
   }
   if (!name.empty()) hasher.Add(hash(name));
-  const lowering::FloatPrecision precision = lowering::CurrentPrecision(Platform());
+  const lowering::FloatPrecision precision = lowering::CurrentPrecision(tensor::Platform());
   hasher.Add(static_cast<uint64_t>(precision.products) << 2 |
              uint64_t{precision.rounds_products} << 1 | uint64_t{precision.rounds_convolutions});
   hasher.Add(uint64_t{MustRepeat()} << 1 | uint64_t{FindsNan()});
@@ -39,7 +39,7 @@ ir::Hash128 CompileSettings::Hash() const {
 }
 
 bool MustRepeat() {
-  return runtime::IsGpu(Platform()) && at::globalContext().deterministicAlgorithms();
+  return runtime::IsGpu(tensor::Platform()) && at::globalContext().deterministicAlgorithms();
 }
 
 void SetCompileOptions(std::vector<std::pair<std::string, std::string>> options) {
@@ -59,4 +59,4 @@ CompileSettingsPtr CurrentSettings() {
   return OfProcess();
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

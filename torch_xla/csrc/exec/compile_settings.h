@@ -8,7 +8,7 @@
 
 #include "ir/hash.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 struct CompileSettings {
   /// Options under the compiler's own names ("xla_cpu_enable_fast_math" -> "true"). They override
@@ -40,4 +40,4 @@ CompileSettingsPtr SetThreadSettings(CompileSettingsPtr settings);
 /// The settings that hold on this thread; never null.
 CompileSettingsPtr CurrentSettings();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

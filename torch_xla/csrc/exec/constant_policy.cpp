@@ -9,7 +9,7 @@
 #include "ir/attributes.h"
 #include "lowering/strided_view.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 struct Plan {
@@ -41,10 +41,10 @@ uint64_t Structure(const ir::Node& node) {
 }
 
 /// Turns numbers into parameters if the graph has no program for their values yet.
-void Update(Plan& plan, const Graph& graph) {
-  const std::vector<GraphNumber>& numbers = graph.numbers;
+void Update(Plan& plan, const tensor::Graph& graph) {
+  const std::vector<tensor::GraphNumber>& numbers = graph.numbers;
   if (plan.first.empty()) {
-    for (const GraphNumber& number : numbers) plan.first.push_back(number.bits);
+    for (const tensor::GraphNumber& number : numbers) plan.first.push_back(number.bits);
     plan.parameter.resize(numbers.size());
     return;
   }
@@ -59,7 +59,7 @@ void Update(Plan& plan, const Graph& graph) {
   }
   if (!differs) return;
   if (plan.second.empty()) {
-    for (const GraphNumber& number : numbers) plan.second.push_back(number.bits);
+    for (const tensor::GraphNumber& number : numbers) plan.second.push_back(number.bits);
     return;
   }
   bool is_second = true;
@@ -78,7 +78,7 @@ void Update(Plan& plan, const Graph& graph) {
 
 }  // namespace
 
-void PackNumbers(Graph& graph, ir::Hasher& key) {
+void PackNumbers(tensor::Graph& graph, ir::Hasher& key) {
   if (graph.numbers.empty()) return;
   std::lock_guard<std::mutex> lock(plans_mutex);
   auto& plans = Plans();
@@ -86,7 +86,7 @@ void PackNumbers(Graph& graph, ir::Hasher& key) {
   Plan& plan = plans[graph.hash];
   Update(plan, graph);
   for (size_t i = 0; i < graph.numbers.size(); ++i) {
-    GraphNumber& number = graph.numbers[i];
+    tensor::GraphNumber& number = graph.numbers[i];
     key.Add(static_cast<uint64_t>(plan.parameter[i]));
     if (!plan.parameter[i]) {
       key.Add(number.bits);
@@ -103,4 +103,4 @@ void PackNumbers(Graph& graph, ir::Hasher& key) {
   }
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -14,23 +14,23 @@
 #include "exec/cut_log.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 using distributed::Sharding;
 
 namespace {
 
 /// Gives a tensor that is only a fill its data without a program: the data is made on demand.
-bool AssignFill(Storage& storage, const ir::Value& value) {
+bool AssignFill(tensor::Storage& storage, const ir::Value& value) {
   const ir::Node& node = *value.node;
   if (&node.op() != &ir::ops::fill) return false;
   const ir::Node& number = *node.operands()[0].node;
   if (&number.op() != &ir::ops::scalar && &number.op() != &ir::ops::Constant) return false;
-  auto data = c10::make_intrusive<DeviceData>(
+  auto data = c10::make_intrusive<tensor::DeviceData>(
       value.shape(), storage.device(), ir::AttributeReader(number.attributes()).Scalar(),
       storage.sharding() ? storage.sharding() : Sharding::Replicated());
   data->set_location(node.location());
-  storage.Replace(value, MakeLeaf(data));
+  storage.Replace(value, tensor::MakeLeaf(data));
   return true;
 }
 
@@ -38,7 +38,7 @@ bool AssignFill(Storage& storage, const ir::Value& value) {
 /// outside of the graph (a tensor, or an op that another thread is tracing) and all nodes below
 /// them. The evaluated tensors must hold their results already, so that no thread can still get
 /// hold of a node without such an owner.
-std::vector<bool> FindSurvivors(const Graph& graph) {
+std::vector<bool> FindSurvivors(const tensor::Graph& graph) {
   std::vector<bool> survives(graph.order.size());
   for (size_t i = graph.order.size(); i-- > 0;) {
     const ir::Node& node = *graph.order[i];
@@ -52,7 +52,7 @@ std::vector<bool> FindSurvivors(const Graph& graph) {
 /// The edges from dying nodes to surviving nodes and to device data. Dying nodes are freed on
 /// another thread at an unknown time, but ownership of the other nodes must not depend on that
 /// time. So these edges are dropped before.
-std::vector<Edge> EdgesOfDying(const Graph& graph, const std::vector<bool>& survives) {
+std::vector<Edge> EdgesOfDying(const tensor::Graph& graph, const std::vector<bool>& survives) {
   std::vector<Edge> edges;
   for (size_t i = 0; i < graph.order.size(); ++i) {
     if (survives[i]) continue;
@@ -84,15 +84,15 @@ bool HasEffect(const std::vector<const ir::Node*>& nodes) {
          });
 }
 
-std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device) {
+std::optional<Cut> CutGraph(const std::vector<tensor::StoragePtr>& storages, int device) {
   Worker& worker = GetWorker(device);
   std::vector<ir::Value> roots;
   std::map<std::pair<const ir::Node*, uint32_t>, size_t> position;
   std::vector<Target> targets;
   roots.reserve(storages.size());
-  for (const StoragePtr& storage : storages) {
+  for (const tensor::StoragePtr& storage : storages) {
     ir::Value value = storage->value();
-    if (LeafData(value) || AssignFill(*storage, value)) continue;
+    if (tensor::LeafData(value) || AssignFill(*storage, value)) continue;
     auto [it, is_new] = position.try_emplace({value.node.get(), value.index}, roots.size());
     targets.push_back({storage.get(), it->second, storage->last_data(), storage->sharding()});
     if (is_new) roots.push_back(std::move(value));
@@ -100,16 +100,16 @@ std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device)
   if (roots.empty()) return std::nullopt;
 
   Cut cut{.device = device,
-          .devices = DevicesOf(device),
-          .graph = CollectGraph(std::move(roots)),
+          .devices = tensor::DevicesOf(device),
+          .graph = tensor::CollectGraph(std::move(roots)),
           .targets = std::move(targets)};
   // On several devices the compiler may choose the sharding.
   const Sharding* sharding = cut.devices->size() > 1 ? nullptr : Sharding::Replicated();
   for (const ir::Value& root : cut.graph.roots) {
     cut.execution.outputs.push_back(
-        c10::make_intrusive<DeviceData>(root.shape(), device, cut.devices, sharding));
+        c10::make_intrusive<tensor::DeviceData>(root.shape(), device, cut.devices, sharding));
     cut.execution.outputs.back()->set_location(root.node->location());
-    cut.leaves.push_back(MakeLeaf(cut.execution.outputs.back()));
+    cut.leaves.push_back(tensor::MakeLeaf(cut.execution.outputs.back()));
   }
   for (const Target& t : cut.targets)
     t.storage->Replace(cut.graph.roots[t.root], cut.leaves[t.root]);
@@ -119,21 +119,21 @@ std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device)
   return cut;
 }
 
-std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending) {
-  std::vector<std::vector<StoragePtr>> parts;
+std::vector<std::vector<tensor::StoragePtr>> PartsOf(std::vector<tensor::StoragePtr> pending) {
+  std::vector<std::vector<tensor::StoragePtr>> parts;
   const auto whole = [&] {
     parts.assign(1, std::move(pending));
     return std::move(parts);
   };
   // A recording must be a single program, and so must a program with a name. Replicas must all have
   // the same programs.
-  if (pending.size() <= kManyResults || CurrentCutLog() || RunsAcrossProcesses() ||
+  if (pending.size() <= kManyResults || CurrentCutLog() || tensor::RunsAcrossProcesses() ||
       !CurrentSettings()->name.empty()) {
     return whole();
   }
   std::vector<ir::Value> roots;
-  for (const StoragePtr& storage : pending) roots.push_back(storage->value());
-  const Graph graph = CollectGraph(std::move(roots));
+  for (const tensor::StoragePtr& storage : pending) roots.push_back(storage->value());
+  const tensor::Graph graph = tensor::CollectGraph(std::move(roots));
   if (HasCollective(graph.order)) return whole();
   // A union-find forest: each node's parent in the tree of nodes that belong together; a root is
   // its own parent.
@@ -148,7 +148,7 @@ std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending) {
       if (!operand.node->operands().empty()) above[top(operand.node->mark().position)] = top(i);
     }
   }
-  std::vector<std::vector<StoragePtr>> groups;
+  std::vector<std::vector<tensor::StoragePtr>> groups;
   std::unordered_map<size_t, size_t> group_of;
   for (size_t i = 0; i < pending.size(); ++i) {
     const size_t group =
@@ -156,11 +156,11 @@ std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending) {
     if (group == groups.size()) groups.emplace_back();
     groups[group].push_back(std::move(pending[i]));
   }
-  for (std::vector<StoragePtr>& group : groups) {
+  for (std::vector<tensor::StoragePtr>& group : groups) {
     if (parts.empty() || parts.back().size() + group.size() > kResultsOfPart) parts.emplace_back();
     std::ranges::move(group, std::back_inserter(parts.back()));
   }
   return parts;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

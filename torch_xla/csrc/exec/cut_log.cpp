@@ -8,7 +8,7 @@
 #include "exec/transfer.h"
 #include "tensor/node_factory.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 constinit thread_local CutLog* recorder_of_thread = nullptr;
@@ -21,7 +21,7 @@ CutLog* CurrentCutLog() { return recorder_of_thread; }
 
 void NoteReadSlow() {
   CutLog& recorder = *recorder_of_thread;
-  if (!recorder.closing) recorder.reads.push_back(CurrentOrigin());
+  if (!recorder.closing) recorder.reads.push_back(tensor::CurrentOrigin());
 }
 
 void CollectContents(const CutLog& recorder, RecordedCut& cut) {
@@ -29,13 +29,13 @@ void CollectContents(const CutLog& recorder, RecordedCut& cut) {
   constexpr int64_t kMaxElements = 1 << 14;
   cut.contents.resize(cut.inputs.size());
   for (size_t i = 0; i < cut.inputs.size(); ++i) {
-    DeviceData& data = *cut.inputs[i];
+    tensor::DeviceData& data = *cut.inputs[i];
     if (data.id() < recorder.first_data || data.pending()) continue;
     if (data.shape()->numel <= kMaxElements) cut.contents[i] = ToHost(data);
   }
 }
 
-void CollectNumbers(const Graph& graph, RecordedCut& cut) {
+void CollectNumbers(const tensor::Graph& graph, RecordedCut& cut) {
   int32_t next_float = 0, next_integer = 0;
   size_t next_data = 0;
   // A number has no line of its own, so use the line of the operation that takes it.
@@ -61,21 +61,21 @@ void CollectNumbers(const Graph& graph, RecordedCut& cut) {
   };
   for (const ir::Node* node : graph.order) {
     if (&node->op() == &ir::ops::device_data) {
-      const auto* data = static_cast<const DeviceData*>(node->payload());
+      const auto* data = static_cast<const tensor::DeviceData*>(node->payload());
       if (next_data < graph.data.size() && graph.data[next_data].get() == data) {
         ++next_data;
         continue;
       }
       cut.folded.push_back(data->id());
-      if (!IsSpecial(*data->fill())) add_packed(*data->fill(), lines[node]);
+      if (!tensor::IsSpecial(*data->fill())) add_packed(*data->fill(), lines[node]);
     } else if (&node->op() == &ir::ops::scalar) {
       add_packed(ir::AttributeReader(node->attributes()).Scalar(), lines[node]);
     }
   }
-  for (const GraphNumber& number : graph.numbers) {
+  for (const tensor::GraphNumber& number : graph.numbers) {
     cut.numbers.push_back(
         {number.bits, number.is_float, number.packed, graph.order[number.position]->location()});
   }
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -10,7 +10,11 @@
 #include "tensor/origin.h"
 #include "tensor/storage.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
+class Binding;
+}  // namespace torch_xla::sizes
+
+namespace torch_xla::exec {
 
 /// A number of a program: a parameter, or a constant.
 struct RecordedNumber {
@@ -23,14 +27,12 @@ struct RecordedNumber {
   }
 };
 
-class Binding;
-
 struct RecordedCut {
   int device;
   ir::Hash128 hash;
   ProgramPtr program;
-  std::shared_ptr<const Binding> binding;  // of the other fields to the program, see Cut
-  std::vector<DeviceDataPtr> inputs, outputs;
+  std::shared_ptr<const sizes::Binding> binding;  // of the other fields to the program, see Cut
+  std::vector<tensor::DeviceDataPtr> inputs, outputs;
   /// Of inputs that came to the device since CutLog::first_data; not of large ones.
   std::vector<at::Tensor> contents;
   std::vector<double> floats;
@@ -38,7 +40,7 @@ struct RecordedCut {
   std::vector<RecordedNumber> numbers;
   std::vector<uint64_t> folded;  // ids of fills that became numbers of the program
   struct Target {
-    const Storage* storage;  // may be destroyed by now
+    const tensor::Storage* storage;  // may be destroyed by now
     const ir::SourceLocation* location;
   };
   std::vector<Target> targets;
@@ -47,7 +49,7 @@ struct RecordedCut {
 /// What an operation required of all integers of some data, if they came from the host.
 struct RecordedBounds {
   uint64_t data;  // its id
-  IntegerBounds bounds;
+  tensor::IntegerBounds bounds;
 };
 
 struct CutLog {
@@ -55,7 +57,7 @@ struct CutLog {
   std::vector<RecordedBounds> bounds;
   uint64_t first_data = UINT64_MAX;
   /// The origins of reads, cuts and waits, except the cut at the end of the recording.
-  std::vector<Origin> reads;
+  std::vector<tensor::Origin> reads;
   bool closing = false;
 };
 
@@ -74,6 +76,6 @@ inline void NoteRead() {
 void CollectContents(const CutLog& recorder, RecordedCut& cut);
 /// Fills in the numbers of a graph after they were packed, in the order of its lowering, and the
 /// fills that became numbers.
-void CollectNumbers(const Graph& graph, RecordedCut& cut);
+void CollectNumbers(const tensor::Graph& graph, RecordedCut& cut);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

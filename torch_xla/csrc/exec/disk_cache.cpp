@@ -22,7 +22,7 @@
 #include "debug/metrics.h"
 #include "ir/dump.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 namespace fs = std::filesystem;
@@ -527,4 +527,4 @@ void InitializeDiskCache(fs::path folder, bool read_only) {
   configured.decided = true;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

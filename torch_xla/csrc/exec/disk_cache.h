@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 class DiskCache {
  public:
@@ -104,4 +104,4 @@ std::shared_ptr<DiskCache> GetDiskCache();
 /// Sets the cache of this process from now on; an empty folder means no cache.
 void InitializeDiskCache(std::filesystem::path folder, bool read_only);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -4,12 +4,12 @@
 
 #include "exec/manual_regions.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 using distributed::Sharding;
 
 std::vector<int> ChooseAliases(const Cut& cut) {
-  const Graph& graph = cut.graph;
+  const tensor::Graph& graph = cut.graph;
   std::vector<int> aliases(graph.data.size(), -1);
   std::unordered_map<uint64_t, size_t> dying;  // parameters by the id of their data
   for (size_t i = 0; i < graph.data.size(); ++i) {
@@ -32,7 +32,7 @@ std::vector<int> ChooseAliases(const Cut& cut) {
   for (size_t root = 0; root < graph.roots.size() && !dying.empty(); ++root) {
     for (const ir::Value& operand : graph.roots[root].node->operands()) {
       if (taken[root]) break;  // Operations on lists have hundreds of operands.
-      if (DeviceData* data = LeafData(operand)) pair(data->id(), root);
+      if (tensor::DeviceData* data = tensor::LeafData(operand)) pair(data->id(), root);
     }
   }
   return aliases;
@@ -57,4 +57,4 @@ std::vector<const Sharding*> ChooseShardings(const Cut& cut, std::vector<int>& a
   return shardings;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

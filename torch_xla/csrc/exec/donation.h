@@ -5,7 +5,7 @@
 
 #include "exec/cut.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 /// Pairs each parameter whose buffer cannot be read after the step with an output that may take its
 /// place: the new value of the tensor that held the data, or else a root that is computed directly
@@ -20,4 +20,4 @@ std::vector<int> ChooseAliases(const Cut& cut);
 std::vector<const distributed::Sharding*> ChooseShardings(const Cut& cut,
                                                           std::vector<int>& aliases);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

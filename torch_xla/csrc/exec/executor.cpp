@@ -31,7 +31,7 @@
 #include "tensor/growths.h"
 #include "tensor/host_edges.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 using distributed::Sharding;
 
@@ -42,9 +42,10 @@ ProgramCache& Cache() {
   return cache;
 }
 
-Signature SignatureOf(const Graph& graph) {
+Signature SignatureOf(const tensor::Graph& graph) {
   Signature signature{.floats = graph.floats.size(), .integers = graph.integers.size()};
-  for (const DeviceDataPtr& data : graph.data) signature.parameters.push_back(data->shape());
+  for (const tensor::DeviceDataPtr& data : graph.data)
+    signature.parameters.push_back(data->shape());
   for (const ir::Value& root : graph.roots) signature.results.push_back(root.shape());
   return signature;
 }
@@ -58,7 +59,8 @@ std::vector<int> Aliases(const Cut& cut, bool donate) {
 /// attributes, which a binding fixes.
 bool MayBind(const Cut& cut) {
   return !cut.is_bulk && !CurrentSettings()->keeps_sizes &&
-         !(CurrentCutLog() && std::ranges::any_of(cut.graph.numbers, [](const GraphNumber& number) {
+         !(CurrentCutLog() &&
+           std::ranges::any_of(cut.graph.numbers, [](const tensor::GraphNumber& number) {
              return number.packed >= 0;
            }));
 }
@@ -78,7 +80,7 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
   static auto& uncached = *new debug::Counter("UncachedCompile");
   static auto& handles = *new debug::Counter("CreateCompileHandles");
   static auto& lower_time = *new debug::Metric("LowerTime", debug::Unit::kTimeNs);
-  const Graph& graph = cut.graph;
+  const tensor::Graph& graph = cut.graph;
   ir::Hasher hasher;
   hasher.Add(graph.hash);
   PackNumbers(cut.graph, hasher);
@@ -89,19 +91,19 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
   if (cut.devices->size() > 1) {
     shardings = ChooseShardings(cut, aliases);
     for (const Sharding* sharding : shardings) hasher.Add(sharding ? sharding->hash() : 0);
-    for (const DeviceDataPtr& data : graph.data) hasher.Add(data->sharding()->hash());
+    for (const tensor::DeviceDataPtr& data : graph.data) hasher.Add(data->sharding()->hash());
   }
   for (int alias : aliases) hasher.Add(static_cast<uint64_t>(alias));
   const ir::Hash128 key = hasher.Finish();
   if (found) *found = key;
-  SizesNote sizes;
+  sizes::SizesNote sizes;
   ProgramPtr program = Cache().Find(key);
   if (!program) {
-    std::optional<Bound> bound;
-    if (MayBind(cut)) bound = FindBound(key, graph, sizes);
+    std::optional<sizes::Bound> bound;
+    if (MayBind(cut)) bound = sizes::FindBound(key, graph, sizes);
     if (bound) {
       if ((program = Cache().Find(bound->program))) {
-        cut.binding = Use(*bound);
+        cut.binding = sizes::Use(*bound);
         cached.Add();
         return program;
       }
@@ -117,11 +119,11 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
       cut.graph = std::move(bulk->cut.graph);
       return program;
     }
-    std::optional<BoundedProgram> bounded;
-    if (MayVary(cut)) bounded = BoundGraph(graph, cut.device, cut.devices, aliases, sizes);
+    std::optional<sizes::BoundedProgram> bounded;
+    if (MayVary(cut)) bounded = sizes::BoundGraph(graph, cut.device, cut.devices, aliases, sizes);
     if (bounded) {
       try {
-        const SizesScope scope(sizes);
+        const sizes::SizesScope scope(sizes);
         ir::Hash128 bucket;
         Cut bulk{.device = cut.device,
                  .devices = cut.devices,
@@ -132,14 +134,14 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
         // A program that cannot be compiled must not take the place of one that can.
         CompileProgram(*program);
         if (program->failure) std::rethrow_exception(program->failure);
-        cut.binding =
-            Bind(key, bucket, graph, cut.device, cut.devices, *bounded->rewritten, bulk.graph);
+        cut.binding = sizes::Bind(key, bucket, graph, cut.device, cut.devices, *bounded->rewritten,
+                                  bulk.graph);
         return program;
-      } catch (const SizesRefused& refusal) {
-        sizes = RefuseBounds(graph, {refusal.reason});
+      } catch (const sizes::SizesRefused& refusal) {
+        sizes = sizes::RefuseBounds(graph, {refusal.reason});
         program = nullptr;
       } catch (const std::exception& error) {
-        sizes = RefuseBounds(graph, {error.what()});
+        sizes = sizes::RefuseBounds(graph, {error.what()});
         program = nullptr;
       }
     }
@@ -153,13 +155,14 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
       program->signature = SignatureOf(graph);
       program->aliases = std::move(aliases);
       program->across_processes =
-          runtime::HasInterconnect(Platform()) && HasCollective(graph.order);
+          runtime::HasInterconnect(tensor::Platform()) && HasCollective(graph.order);
       program->shardings = std::move(shardings);
       program->origin = cut.execution.origin;
       program->nodes = graph.order.size();
       {
-        const SizesScope scope(sizes);
-        program->explanation = Events().Compiling(graph, *program, key, cut.execution.origin);
+        const sizes::SizesScope scope(sizes);
+        program->explanation =
+            tensor::Events().Compiling(graph, *program, key, cut.execution.origin);
       }
       uncached.Add();
       handles.Add();
@@ -168,8 +171,8 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
       if (!alone || FindsNan() || !RestoreProgram(*program, key)) {
         debug::ScopedTimer timer(lower_time);
         const lowering::LibraryCalls calls(alone);
-        program->stablehlo = LowerGraph(graph, program->aliases, Platform(), cut.devices->size(),
-                                        program->shardings, settings->name);
+        program->stablehlo = LowerGraph(graph, program->aliases, tensor::Platform(),
+                                        cut.devices->size(), program->shardings, settings->name);
       }
       if (!settings->name.empty()) {
         debug::GetCounter("CompiledGraph::" + settings->name).Add();
@@ -191,15 +194,16 @@ void FailUnlowerable(const Cut& cut) {
   for (const Target& target : cut.targets) {
     const ir::Value& root = cut.graph.roots[target.root];
     try {
-      const Graph graph = [&] {
-        auto lock = LockGraph();
-        return CollectGraph({root});
+      const tensor::Graph graph = [&] {
+        auto lock = tensor::LockGraph();
+        return tensor::CollectGraph({root});
       }();
-      LowerGraph(graph, {}, Platform(), cut.devices->size());
+      LowerGraph(graph, {}, tensor::Platform(), cut.devices->size());
     } catch (...) {
-      const DeviceDataPtr failed = MakePromise(root.shape(), cut.device, cut.devices);
+      const tensor::DeviceDataPtr failed =
+          tensor::MakePromise(root.shape(), cut.device, cut.devices);
       failed->Fail(std::current_exception());
-      target.storage->Replace(root, MakeLeaf(failed));
+      target.storage->Replace(root, tensor::MakeLeaf(failed));
     }
   }
 }
@@ -228,13 +232,13 @@ void Run(Cut cut, bool donate) {
   static auto& graph_size = *new debug::Metric("TensorsGraphSize", debug::Unit::kNumber);
   graph_size.AddSample(static_cast<double>(cut.graph.order.size()));
   Execution& execution = cut.execution;
-  execution.origin = CurrentOrigin();
+  execution.origin = tensor::CurrentOrigin();
   try {
-    Events().Cut(cut.graph, execution.origin);
+    tensor::Events().Cut(cut.graph, execution.origin);
     execution.program = FindOrMakeProgram(cut, Aliases(cut, donate), donate);
     const std::vector<const Sharding*>& shardings = execution.program->shardings;
     for (size_t i = 0; i < shardings.size(); ++i) execution.outputs[i]->SetSharding(shardings[i]);
-    Events().Queued(cut.graph, execution.origin);
+    tensor::Events().Queued(cut.graph, execution.origin);
     if (CutLog* recorder = CurrentCutLog()) [[unlikely]]
       Record(cut, *recorder);
     execution.inputs = std::move(cut.graph.data);
@@ -247,7 +251,7 @@ void Run(Cut cut, bool donate) {
     }
     // Another thread may already hold the promises of this cut.
     const std::exception_ptr error = std::current_exception();
-    for (const DeviceDataPtr& output : execution.outputs) output->Fail(error);
+    for (const tensor::DeviceDataPtr& output : execution.outputs) output->Fail(error);
     if (execution.host) {
       execution.host->before.Fail(error, /*producer=*/0);
       execution.host->after.Fail(error, /*producer=*/0);
@@ -265,10 +269,10 @@ void Run(Cut cut, bool donate) {
 
 /// Cuts and runs all that is pending on the device.
 void CutAndRun(int device) {
-  std::vector<std::vector<StoragePtr>> parts;  // they outlive the cuts
+  std::vector<std::vector<tensor::StoragePtr>> parts;  // they outlive the cuts
   auto cut = [&] {
-    auto lock = LockGraph();
-    parts = PartsOf(Storage::Pending(device));
+    auto lock = tensor::LockGraph();
+    parts = PartsOf(tensor::Storage::Pending(device));
     return CutGraph(parts[0], device);
   }();
   std::exception_ptr failure;
@@ -279,7 +283,7 @@ void CutAndRun(int device) {
       if (!failure) failure = std::current_exception();
     }
     if (++i == parts.size()) break;
-    auto lock = LockGraph();
+    auto lock = tensor::LockGraph();
     cut = CutGraph(parts[i], device);
   }
   if (failure) std::rethrow_exception(failure);
@@ -300,19 +304,19 @@ void CutUnasked(int device) {
 /// end.
 void EndStep(int device) {
   static auto& auto_step = *new debug::Counter("AutoStep");
-  if (!MayCut() || runtime::Client::Forked() || RunsAcrossProcesses()) return;
-  if (Storage::Pending(device).empty()) return;
+  if (!MayCut() || runtime::Client::Forked() || tensor::RunsAcrossProcesses()) return;
+  if (tensor::Storage::Pending(device).empty()) return;
   NoteRead();
   auto_step.Add();
   debug::NoteStep();
-  Events().StepEnded();
+  tensor::Events().StepEnded();
   debug::HostTimer timer(debug::HostPart::kSync);
-  CauseScope cause("the end of a step");
-  const uint64_t news = StepFinderOf(device).TakeNews();
+  tensor::CauseScope cause("the end of a step");
+  const uint64_t news = tensor::StepFinderOf(device).TakeNews();
   if (news != 0 && debug::DebugLevel() >= 1) {
     const std::string line = ir::LineOf(ir::CurrentLocation());
     debug::Report("pt-xla-profiler: " +
-                  (news == StepFinder::kOptimizer
+                  (news == tensor::StepFinder::kOptimizer
                        ? "the graph is cut behind each step of an optimizer, here " + line
                        : std::to_string(news) +
                              " operations repeat; from now on the graph is cut before " + line) +
@@ -322,9 +326,9 @@ void EndStep(int device) {
 }
 
 /// Runs these storages and leaves the rest of the graph pending.
-void RunStorages(const std::vector<StoragePtr>& storages, int device) {
+void RunStorages(const std::vector<tensor::StoragePtr>& storages, int device) {
   auto cut = [&] {
-    auto lock = LockGraph();
+    auto lock = tensor::LockGraph();
     std::optional<Cut> made = CutGraph(storages, device);
     if (made) {
       for (const ir::Node* node : made->graph.order) {
@@ -344,10 +348,10 @@ void SyncDevice(int device, bool wait) {
   NoteRead();
   mark_step.Add();
   debug::NoteStep();
-  Events().StepEnded();
+  tensor::Events().StepEnded();
   debug::HostTimer timer(debug::HostPart::kSync);
-  StepFinderOf(device).Synced();
-  CauseScope cause("torch_xla.sync()");
+  tensor::StepFinderOf(device).Synced();
+  tensor::CauseScope cause("torch_xla.sync()");
   Worker& worker = GetWorker(device);
   worker.ThrowFailure();
   CutAndRun(device);
@@ -355,27 +359,28 @@ void SyncDevice(int device, bool wait) {
 }
 
 void CutStep(int device) {
-  if (StepFinderOf(device).TakeDue()) EndStep(device);
+  if (tensor::StepFinderOf(device).TakeDue()) EndStep(device);
 }
 
 void OptimizerStepped(int device) {
-  if (StepFinderOf(device).OptimizerStepped()) EndStep(device);
+  if (tensor::StepFinderOf(device).OptimizerStepped()) EndStep(device);
 }
 
 void RunPending(int device, bool wait) {
-  if (Storage::Pending(device).empty()) return;
+  if (tensor::Storage::Pending(device).empty()) return;
   NoteRead();
-  StepFinderOf(device).Ran();
+  tensor::StepFinderOf(device).Ran();
   GetWorker(device).ThrowFailure();
   CutAndRun(device);
   if (wait) WaitDevice(device);
 }
 
-void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
+void SyncStorages(const std::vector<tensor::StoragePtr>& storages, bool wait) {
   CheckMayCut();
   NoteRead();
-  std::unordered_map<int, std::vector<StoragePtr>> by_device;
-  for (const StoragePtr& storage : storages) by_device[storage->device()].push_back(storage);
+  std::unordered_map<int, std::vector<tensor::StoragePtr>> by_device;
+  for (const tensor::StoragePtr& storage : storages)
+    by_device[storage->device()].push_back(storage);
   for (auto& [device, group] : by_device) {
     CutStepIfDue(device);
     RunStorages(PlanRead(std::move(group), device, /*may_run_all=*/false).storages, device);
@@ -385,18 +390,18 @@ void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
   }
 }
 
-ir::Value Evaluate(const StoragePtr& storage) {
+ir::Value Evaluate(const tensor::StoragePtr& storage) {
   NoteRead();
   while (true) {
     ir::Value value = storage->value();
-    if (LeafData(value)) return value;
-    GrowthsOf(storage->device()).Read();
+    if (tensor::LeafData(value)) return value;
+    tensor::GrowthsOf(storage->device()).Read();
     // A read by a single process must not change the programs that the processes share.
-    const bool may_run_all = MayCut() && !RunsAcrossProcesses();
+    const bool may_run_all = MayCut() && !tensor::RunsAcrossProcesses();
     const int device = storage->device();
     ReadPlan plan = PlanRead({storage}, device, may_run_all);
     if (plan.all) {
-      StepFinderOf(device).Ran();
+      tensor::StepFinderOf(device).Ran();
       CutUnasked(device);
     }
     if (MayCut() && EvaluateOnHost(*storage)) continue;
@@ -408,8 +413,8 @@ ir::Value Evaluate(const StoragePtr& storage) {
 
 ir::Value Evaluate(const ir::Value& value, int device) {
   NoteRead();
-  if (LeafData(value)) return value;
-  return Evaluate(c10::make_intrusive<Storage>(value, device, Storage::kForRead));
+  if (tensor::LeafData(value)) return value;
+  return Evaluate(c10::make_intrusive<tensor::Storage>(value, device, tensor::Storage::kForRead));
 }
 
 void WaitDevice(int device) {
@@ -419,37 +424,37 @@ void WaitDevice(int device) {
   worker.ThrowFailure();
 }
 
-std::exception_ptr TakeFailure(const DeviceData& data) {
+std::exception_ptr TakeFailure(const tensor::DeviceData& data) {
   if (data.producer() == 0) return nullptr;
   return GetWorker(data.device()).TakeFailure(data.producer());
 }
 
 std::string StableHloOf(const std::vector<ir::Value>& values) {
-  const Graph graph = [&] {
-    auto lock = LockGraph();
-    return CollectGraph(values);
+  const tensor::Graph graph = [&] {
+    auto lock = tensor::LockGraph();
+    return tensor::CollectGraph(values);
   }();
   return LowerGraphToRead(graph);
 }
 
 std::vector<ir::Value> PendingValues(int device) {
   std::vector<ir::Value> values;
-  for (const StoragePtr& storage : Storage::Pending(device)) {
+  for (const tensor::StoragePtr& storage : tensor::Storage::Pending(device)) {
     ir::Value value = storage->value();
-    if (!LeafData(value)) values.push_back(std::move(value));
+    if (!tensor::LeafData(value)) values.push_back(std::move(value));
   }
   return values;
 }
 
 ir::Hash128 PendingHash(int device) {
-  auto lock = LockGraph();
-  return CollectGraph(PendingValues(device)).hash;
+  auto lock = tensor::LockGraph();
+  return tensor::CollectGraph(PendingValues(device)).hash;
 }
 
 std::vector<uint64_t> PendingInputs(int device) {
-  auto lock = LockGraph();
+  auto lock = tensor::LockGraph();
   std::vector<uint64_t> ids;
-  for (const DeviceDataPtr& data : CollectGraph(PendingValues(device)).data) {
+  for (const tensor::DeviceDataPtr& data : tensor::CollectGraph(PendingValues(device)).data) {
     ids.push_back(data->id());
   }
   return ids;
@@ -461,11 +466,11 @@ size_t NumPrograms() { return Cache().Size(); }
 
 void ClearPrograms() {
   Cache().Clear();
-  ForgetSizes();
+  sizes::ForgetSizes();
 }
 
 std::vector<ProgramPtr> Programs() { return Cache().All(); }
 
 void Shutdown() { StopWorkers(); }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

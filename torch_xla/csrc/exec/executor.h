@@ -7,7 +7,7 @@
 #include "exec/program.h"
 #include "tensor/storage.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 /// Gives every pending tensor of `device` its value: hashes the graph, finds or compiles its
 /// program and queues it. Returns when the program is queued, or with `wait` when it has finished.
@@ -19,7 +19,7 @@ void SyncDevice(int device, bool wait);
 /// operation begins, before the operation has read anything.
 void CutStep(int device);
 inline void CutStepIfDue(int device) {
-  if (StepFinderOf(device).due()) [[unlikely]]
+  if (tensor::StepFinderOf(device).due()) [[unlikely]]
     CutStep(device);
 }
 
@@ -32,20 +32,20 @@ void RunPending(int device, bool wait);
 
 /// Runs these storages, and the storages whose values they are computed from. Donates nothing and
 /// leaves the rest of the graph pending.
-void SyncStorages(const std::vector<StoragePtr>& storages, bool wait);
+void SyncStorages(const std::vector<tensor::StoragePtr>& storages, bool wait);
 
 /// The leaf that `value` evaluates to. Runs only the nodes that the value needs. The leaf's data
 /// may still be pending; it stays readable as long as the leaf is kept.
 ir::Value Evaluate(const ir::Value& value, int device);
 /// The same for a storage, which then holds the result.
-ir::Value Evaluate(const StoragePtr& storage);
+ir::Value Evaluate(const tensor::StoragePtr& storage);
 
 /// Blocks until everything that is queued for the device has finished. Throws a failure, once.
 void WaitDevice(int device);
 
 /// The failure that the failed `data` comes from, or null if it was reported before. A later sync
 /// or wait does not report it again; unrelated failures are kept. Waits for queued executions.
-std::exception_ptr TakeFailure(const DeviceData& data);
+std::exception_ptr TakeFailure(const tensor::DeviceData& data);
 
 /// The StableHLO that SyncStorages would compile for these values.
 std::string StableHloOf(const std::vector<ir::Value>& values);
@@ -68,4 +68,4 @@ std::vector<ProgramPtr> Programs();
 /// Ends the worker threads after the queued executions. Called when the interpreter exits.
 void Shutdown();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 // More failures than this come from one cause: a program that fails in a loop.
@@ -64,4 +64,4 @@ std::exception_ptr Failures::Take(uint64_t producer) {
   return first;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -8,7 +8,7 @@
 
 #include "c10/util/SmallVector.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 /// Numbers of executions; see DeviceData::producer().
 using Executions = c10::SmallVector<uint64_t, 4>;
@@ -42,4 +42,4 @@ class Failures {
   std::vector<Failure> failures_;
 };
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

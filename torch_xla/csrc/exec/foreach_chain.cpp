@@ -11,7 +11,7 @@
 #include "lowering/library_call.h"
 #include "lowering/patterns.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 using lowering::ListArgument;
@@ -87,7 +87,8 @@ bool HasShapesOf(const ir::Node& a, const ir::Node& b) {
 /// complete.
 class Planner {
  public:
-  Planner(const Graph& graph, const lowering::LoweringContext& cx) : graph_(graph), cx_(cx) {}
+  Planner(const tensor::Graph& graph, const lowering::LoweringContext& cx)
+      : graph_(graph), cx_(cx) {}
 
   LoweringPlan Plan() {
     const bool may_call = lowering::MayCallLibraries(cx_.platform());
@@ -191,7 +192,7 @@ class Planner {
     for (const ir::Value& root : graph_.roots) read(root, nullptr);
   }
 
-  const Graph& graph_;
+  const tensor::Graph& graph_;
   const lowering::LoweringContext& cx_;
   LoweringPlan plan_;
   std::unordered_map<const ir::Node*, State> open_;  // nodes of the chain, and those that need them
@@ -293,12 +294,13 @@ struct Donation {
 
 }  // namespace
 
-LoweringPlan PlanLowering(const Graph& graph, const lowering::LoweringContext& cx) {
+LoweringPlan PlanLowering(const tensor::Graph& graph, const lowering::LoweringContext& cx) {
   return Planner(graph, cx).Plan();
 }
 
-void LowerChain(lowering::LoweringContext& cx, const Graph& graph, const ForeachChain& chain,
-                std::span<const int> aliases, std::span<const stablehlo::Value> parameters) {
+void LowerChain(lowering::LoweringContext& cx, const tensor::Graph& graph,
+                const ForeachChain& chain, std::span<const int> aliases,
+                std::span<const stablehlo::Value> parameters) {
   std::unordered_map<const ir::Node*, int64_t> places;
   std::vector<int64_t> results;
   for (const ir::Node* node : chain.nodes) {
@@ -355,4 +357,4 @@ void LowerChain(lowering::LoweringContext& cx, const Graph& graph, const Foreach
   for (size_t r = 0; r < results.size(); ++r) cx.SetOutputs(*chain.nodes[results[r]], made[r]);
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

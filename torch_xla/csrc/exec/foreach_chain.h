@@ -9,7 +9,7 @@
 #include "lowering/context.h"
 #include "tensor/graph.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 struct ForeachChain {
   std::vector<const ir::Node*> nodes;
@@ -30,10 +30,11 @@ struct LoweringPlan {
 
 /// Plans the order of lowering; leaves keep their order. There are chains only if the program may
 /// call this library and the table of kernels (lowering/kernel_table.inc) chooses the call.
-LoweringPlan PlanLowering(const Graph& graph, const lowering::LoweringContext& cx);
+LoweringPlan PlanLowering(const tensor::Graph& graph, const lowering::LoweringContext& cx);
 
 /// Lowers a chain. `aliases` and `parameters` belong to the data of the program, as in LowerGraph.
-void LowerChain(lowering::LoweringContext& cx, const Graph& graph, const ForeachChain& chain,
-                std::span<const int> aliases, std::span<const stablehlo::Value> parameters);
+void LowerChain(lowering::LoweringContext& cx, const tensor::Graph& graph,
+                const ForeachChain& chain, std::span<const int> aliases,
+                std::span<const stablehlo::Value> parameters);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

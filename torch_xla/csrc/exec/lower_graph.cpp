@@ -11,12 +11,12 @@
 #include "tensor/device.h"
 #include "tensor/node_factory.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 using runtime::ElementType;
 
-void AddShardings(const Graph& graph, std::span<const distributed::Sharding* const> outputs,
+void AddShardings(const tensor::Graph& graph, std::span<const distributed::Sharding* const> outputs,
                   const distributed::ShardingWriter& writer, stablehlo::Builder& builder) {
   auto rank = [](ir::ShapeRef shape) { return static_cast<int64_t>(shape->dims.size()); };
   for (int i = 0; i < builder.num_parameters(); ++i) {
@@ -41,11 +41,11 @@ stablehlo::Value LowerScalar(lowering::LoweringContext& cx, const c10::Scalar& n
   return stablehlo::Constant(cx.builder(), lowering::LiteralOf(number), type);
 }
 
-stablehlo::Value LowerFill(lowering::LoweringContext& cx, const DeviceData& data) {
+stablehlo::Value LowerFill(lowering::LoweringContext& cx, const tensor::DeviceData& data) {
   return LowerScalar(cx, *data.fill(), cx.Physical(data.shape()));
 }
 
-std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
+std::string LowerGraph(const tensor::Graph& graph, std::span<const int> aliases,
                        const std::string& platform, size_t num_devices,
                        std::span<const distributed::Sharding* const> outputs,
                        std::string_view name) {
@@ -55,7 +55,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   const distributed::ShardingWriter writer = WriterFor(static_cast<int64_t>(num_devices));
   const distributed::ShardingWriter::Use use(writer);
   std::vector<stablehlo::Value> data;
-  for (const DeviceDataPtr& parameter : graph.data) {
+  for (const tensor::DeviceDataPtr& parameter : graph.data) {
     const stablehlo::Type type = cx.Physical(parameter->shape());
     const distributed::Sharding& sharding = *parameter->sharding();
     data.push_back(builder.Parameter(num_devices > 1 ? writer.EdgeType(type, sharding) : type));
@@ -94,7 +94,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     std::vector<std::pair<size_t, stablehlo::Value>> found;
     auto number = std::lower_bound(
         graph.numbers.begin(), graph.numbers.end(), position,
-        [](const GraphNumber& one, uint32_t wanted) { return one.position < wanted; });
+        [](const tensor::GraphNumber& one, uint32_t wanted) { return one.position < wanted; });
     for (; number != graph.numbers.end() && number->position == position; ++number) {
       if (number->packed < 0) continue;
       found.emplace_back(number->word, number->is_float ? numbers.Float(number->packed)
@@ -113,10 +113,10 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     } else if (cx.IsLowered(*node)) {
       return;  // lowered together with a node that reads it
     } else if (&node->op() == &ir::ops::device_data) {
-      auto* leaf = static_cast<DeviceData*>(node->payload());
+      auto* leaf = static_cast<tensor::DeviceData*>(node->payload());
       stablehlo::Type type = cx.Physical(leaf->shape());
       c10::Scalar fill = *leaf->fill();
-      if (!IsSpecial(fill)) {
+      if (!tensor::IsSpecial(fill)) {
         cx.SetLeaf(*node, stablehlo::BroadcastInDim(next_number(fill.type(), leaf->shape()->dtype),
                                                     type.dims, {}));
       } else {
@@ -147,8 +147,8 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   return writer.Declare(builder.Finish(results, name.empty() ? "main" : name));
 }
 
-std::string LowerGraphToRead(const Graph& graph) {
-  return LowerGraph(graph, {}, Platform(), std::max(SpmdDevices(), 1));
+std::string LowerGraphToRead(const tensor::Graph& graph) {
+  return LowerGraph(graph, {}, tensor::Platform(), std::max(tensor::SpmdDevices(), 1));
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -16,7 +16,7 @@
 #include "stablehlo/text.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 using distributed::kManualCollective;
 using distributed::kToLocal;
@@ -32,7 +32,7 @@ bool BeginsOrEnds(const ir::Node& node) {
 
 bool IsExchange(const ir::Node* node) { return &node->op() == &kManualCollective; }
 
-std::vector<uint32_t> LocalLeaves(const Graph& graph) {
+std::vector<uint32_t> LocalLeaves(const tensor::Graph& graph) {
   std::vector<uint32_t> positions;
   for (size_t i = 0; i < graph.data.size(); ++i) {
     if (distributed::IsLocal(*graph.data[i]->sharding()))
@@ -43,7 +43,7 @@ std::vector<uint32_t> LocalLeaves(const Graph& graph) {
 
 }  // namespace
 
-ManualRegions::ManualRegions(const Graph& graph)
+ManualRegions::ManualRegions(const tensor::Graph& graph)
     : ManualRegions(graph.order, graph.roots, LocalLeaves(graph),
                     std::ranges::any_of(graph.order, IsExchange)) {}
 
@@ -234,7 +234,7 @@ class HolderWalk {
       return Intern(parts);
     }
     if (node.payload()) {
-      const Sharding* sharding = static_cast<const DeviceData*>(node.payload())->sharding();
+      const Sharding* sharding = static_cast<const tensor::DeviceData*>(node.payload())->sharding();
       return sharding && distributed::IsLocal(*sharding) ? &kUnknown : nullptr;
     }
     if (&node.op() == &ir::ops::stablehlo) {
@@ -298,8 +298,8 @@ class HolderWalk {
     return numbers.size() == 1 ? nullptr : &*known_.insert(std::move(holders)).first;
   }
 
-  const size_t devices_ = GetClient().devices().size();
-  GraphWalk walk_;
+  const size_t devices_ = tensor::GetClient().devices().size();
+  tensor::GraphWalk walk_;
   std::vector<const Holders*> of_;  // by position: null if all devices have the same
   std::set<Holders> known_;
 };
@@ -307,7 +307,7 @@ class HolderWalk {
 }  // namespace
 
 std::vector<int64_t> HoldersOf(const ir::Value& value) {
-  const auto lock = LockGraph();
+  const auto lock = tensor::LockGraph();
   HolderWalk walk;
   const Holders* const holders = walk.Of(*value.node);
   return holders ? *holders : Holders();
@@ -316,7 +316,7 @@ std::vector<int64_t> HoldersOf(const ir::Value& value) {
 namespace {
 
 bool Probe() {
-  runtime::Client& client = GetClient();
+  runtime::Client& client = tensor::GetClient();
   const int64_t devices = static_cast<int64_t>(client.devices().size());
   const ShardingWriter writer(devices, /*shardy=*/true);
   stablehlo::Builder builder;
@@ -359,4 +359,4 @@ bool PartitionsByShardy() {
 
 ShardingWriter WriterFor(int64_t devices) { return {devices, devices > 1 && PartitionsByShardy()}; }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -19,7 +19,7 @@
 #include "lowering/context.h"
 #include "tensor/graph.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 class ManualRegions {
  public:
@@ -28,7 +28,7 @@ class ManualRegions {
   /// nothing is taken apart (in a function that is called in a region it does not).
   ManualRegions(std::span<const ir::Node* const> order, std::span<const ir::Value> roots,
                 std::span<const uint32_t> local = {}, bool exchanges = false);
-  explicit ManualRegions(const Graph& graph);
+  explicit ManualRegions(const tensor::Graph& graph);
 
   bool empty() const { return regions_.empty(); }
   /// Whether each device has a value of its own.
@@ -72,4 +72,4 @@ bool PartitionsByShardy();
 /// The writer of the shardings of programs over so many devices.
 distributed::ShardingWriter WriterFor(int64_t devices);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

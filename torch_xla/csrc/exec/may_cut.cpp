@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 thread_local std::optional<std::string> forbidden;
@@ -23,4 +23,4 @@ void CheckMayCut() {
               "operator that runs on the CPU) or by a sync");
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 /// From now on a cut on this thread (a sync, or a read of a pending tensor) throws an error that
 /// begins with `why`; without a value cuts are allowed. Returns the previous value.
@@ -14,4 +14,4 @@ bool MayCut();
 /// Throws if cuts are forbidden.
 void CheckMayCut();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

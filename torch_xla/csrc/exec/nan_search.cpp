@@ -13,7 +13,7 @@
 #include "lowering/may_call.h"
 #include "lowering/row_major.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 std::atomic<bool> finds_nan{false};
@@ -120,4 +120,4 @@ std::optional<FoundNan> NanOf(int64_t search, int64_t position) {
   return found->second.at(static_cast<size_t>(position));
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -9,7 +9,7 @@
 #include "ir/node.h"
 #include "lowering/context.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 /// Whether programs that are made from now on search. Part of the keys of programs.
 bool FindsNan();
@@ -28,4 +28,4 @@ struct FoundNan {
 /// What a report of a program means (cpu::HostCall); nothing for another call of the host.
 std::optional<FoundNan> NanOf(int64_t search, int64_t position);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

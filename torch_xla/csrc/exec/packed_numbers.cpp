@@ -4,7 +4,7 @@
 #include "cpu/choices.h"
 #include "lowering/may_call.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 int64_t CountOf(stablehlo::Value packed) { return packed.valid() ? packed.dims()[0] : 0; }
@@ -45,4 +45,4 @@ stablehlo::Value NumberReader::Integer(int64_t index) const {
   return Element(unpacked_, CountOf(floats_) + index, integers_, index);
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

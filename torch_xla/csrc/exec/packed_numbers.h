@@ -6,7 +6,7 @@
 
 #include "stablehlo/ops.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 /// Element `index` of packed numbers, as a rank-0 value.
 stablehlo::Value Unpack(stablehlo::Value packed, int64_t index);
@@ -32,4 +32,4 @@ class NumberReader {
   std::vector<stablehlo::Value> unpacked_;  // all floats, then all integers; empty: use slices
 };
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -22,25 +22,25 @@
 #include "tensor/device.h"
 #include "tensor/events.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 runtime::CompileOptions OptionsOf(const Program& program) {
   runtime::CompileOptions options;
   options.device = program.devices->front();
   // With its default option XLA:CPU's maximum ignores a NaN in its second operand.
-  if (runtime::IsHost(Platform())) {
+  if (runtime::IsHost(tensor::Platform())) {
     options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
     // With its default option XLA:CPU copies each donated buffer that another operation reads, even
     // if it reads before the write. In a step with an optimizer these are all weights.
     options.overrides.emplace_back("xla_cpu_copy_insertion_use_region_analysis", "true");
   }
-  if (runtime::SkipsRounding(Platform())) {
+  if (runtime::SkipsRounding(tensor::Platform())) {
     options.overrides.emplace_back("xla_allow_excess_precision", "false");
   }
   // XLA's search for library fusions crashes at a square of a product that only a reduction reads.
   // Excluding reductions in all programs would make them several times slower.
-  if (runtime::IsHost(Platform()) && stablehlo::SquaresAProduct(program.stablehlo)) {
+  if (runtime::IsHost(tensor::Platform()) && stablehlo::SquaresAProduct(program.stablehlo)) {
     options.overrides.emplace_back("xla_cpu_experimental_ynn_fusion_type",
                                    "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,"
                                    "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION");
@@ -51,7 +51,7 @@ runtime::CompileOptions OptionsOf(const Program& program) {
   if (program.devices->size() == 1) return options;
   options.num_partitions = static_cast<int>(program.devices->size());
   options.use_spmd_partitioning = true;
-  const bool told = GetClient().tells_shardings();
+  const bool told = tensor::GetClient().tells_shardings();
   for (const auto* sharding : program.shardings) {
     options.propagate_to_outputs.push_back(told && !sharding);
   }
@@ -63,7 +63,7 @@ runtime::CompileOptions OptionsOf(const Program& program) {
 runtime::CompileOptions WithTunings(runtime::CompileOptions options, const DiskCache& cache) {
   constexpr const char* kFolder = "xla_gpu_per_fusion_autotune_cache_dir";
   const char* flags = std::getenv("XLA_FLAGS");
-  if (!runtime::IsGpu(Platform()) || (flags && std::strstr(flags, kFolder))) return options;
+  if (!runtime::IsGpu(tensor::Platform()) || (flags && std::strstr(flags, kFolder))) return options;
   // A name that only torch_xla uses, so that the cache's clear command may remove the folder.
   const std::filesystem::path folder = cache.settings().folder / "tunings.XLAprog1";
   if (cache.settings().read_only) {
@@ -97,7 +97,7 @@ ExecutablePtr Compile(const Program& program, const runtime::CompileOptions& opt
   {
     debug::ScopedTimer timer(compile_time);
     const CompileProgress progress(DescriptionOf(program));
-    executable = GetClient().Compile(program.stablehlo, options);
+    executable = tensor::GetClient().Compile(program.stablehlo, options);
   }
   // After a large program the compiler has freed hundreds of megabytes, which the malloc arenas of
   // its threads still hold.
@@ -140,7 +140,7 @@ ExecutablePtr FindOrCompile(const Program& program) {
     return executable;
   }
   misses.Add();
-  Events().MissedOnDisk(program.explanation, key);
+  tensor::Events().MissedOnDisk(program.explanation, key);
   executable = Compile(program, WithTunings(options, *cache));
   StoreProgram({cache, key, options, executable, std::move(claim), program.record,
                 RecordOf(text_hash, program.signature) + program.origin.ToString()});
@@ -161,7 +161,7 @@ void TakeShardings(Program& program) {
   const bool whole = chosen && chosen->size() == program.shardings.size();
   for (size_t i = 0; i < program.shardings.size(); ++i) {
     if (program.shardings[i]) continue;
-    TORCH_CHECK(whole || !GetClient().tells_shardings(),
+    TORCH_CHECK(whole || !tensor::GetClient().tells_shardings(),
                 "SPMD: the compiled program does not tell the sharding of its outputs");
     program.shardings[i] =
         whole && !(*chosen)[i].tiles.empty()
@@ -306,4 +306,4 @@ void FinishCompilingAhead() {
   ahead.compiling.clear();  // waits
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -17,14 +17,14 @@
 #include "tensor/origin.h"
 #include "tensor/sharding.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 /// Numbers packed as one parameter, with their buffers, which are reused while the values do not
 /// change.
 template <typename T>
 struct PackedNumbers {
   std::vector<T> values;
-  Buffers buffers;
+  tensor::Buffers buffers;
 };
 
 /// The inputs and outputs of a program: the shapes of data and results, and the counts of numbers.
@@ -41,7 +41,7 @@ struct Program {
   std::atomic<bool> made{false};
   std::mutex making;
   // Set before `made`:
-  const DeviceSet* devices = nullptr;  // the devices it runs on
+  const tensor::DeviceSet* devices = nullptr;  // the devices it runs on
   Signature signature;
   std::string stablehlo;          // cleared after compilation
   std::string record;             // the key of its entry on disk, see RestoreProgram
@@ -50,7 +50,7 @@ struct Program {
   CompileSettingsPtr settings = CurrentSettings();
   bool must_repeat = MustRepeat();
   debug::Counter* runs = nullptr;  // counts its runs if the program has a name
-  Origin origin;                   // the origin of the first graph that it was made for
+  tensor::Origin origin;           // the origin of the first graph that it was made for
   size_t nodes = 0;                // number of nodes of that graph
   int64_t explanation = 0;         // the number of its compilation, see Listener::Compiling
   // Duration of the last run in nanoseconds; 0: it has not run yet.
@@ -117,4 +117,4 @@ void CompileAhead(const ProgramPtr& program) noexcept;
 /// Waits for the threads of CompileAhead.
 void FinishCompilingAhead();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

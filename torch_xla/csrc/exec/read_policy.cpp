@@ -13,7 +13,7 @@
 #include "tensor/device.h"
 #include "tensor/host_edges.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 using Nodes = std::vector<const ir::Node*>;
@@ -37,10 +37,10 @@ LastRead& LastReadOf(int device, const ir::SourceLocation* line) {
 }
 
 /// Continues a walk over all pending storages. Returns the number of nodes visited so far.
-size_t CountWithPending(GraphWalk& walk, const std::vector<StoragePtr>& pending) {
-  for (const StoragePtr& storage : pending) {
+size_t CountWithPending(tensor::GraphWalk& walk, const std::vector<tensor::StoragePtr>& pending) {
+  for (const tensor::StoragePtr& storage : pending) {
     const ir::Value value = storage->value();
-    if (!LeafData(value)) walk.From(*value.node, [](const ir::Node&) {});
+    if (!tensor::LeafData(value)) walk.From(*value.node, [](const ir::Node&) {});
   }
   return walk.size();
 }
@@ -56,8 +56,8 @@ size_t CountWithPending(GraphWalk& walk, const std::vector<StoragePtr>& pending)
 ///   each program.
 ///
 /// A read is in a loop if its line is the line of the previous read.
-bool ReadsAll(LastRead& last, const Nodes& nodes, GraphWalk& walk,
-              const std::vector<StoragePtr>& pending) {
+bool ReadsAll(LastRead& last, const Nodes& nodes, tensor::GraphWalk& walk,
+              const std::vector<tensor::StoragePtr>& pending) {
   constexpr size_t kSmall = 64;
   const ir::SourceLocation* line = last.line;
   if (nodes.size() > kSmall) {
@@ -76,23 +76,23 @@ bool ReadsAll(LastRead& last, const Nodes& nodes, GraphWalk& walk,
 
 }  // namespace
 
-ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all) {
-  const auto lock = LockGraph();
-  std::vector<StoragePtr> pending = Storage::Pending(device);
+ReadPlan PlanRead(std::vector<tensor::StoragePtr> storages, int device, bool may_run_all) {
+  const auto lock = tensor::LockGraph();
+  std::vector<tensor::StoragePtr> pending = tensor::Storage::Pending(device);
   ReadPlan plan{.storages = std::move(storages)};
   if (!may_run_all && plan.storages.size() == 1 && pending.size() <= 1) return plan;
   LastRead* last = nullptr;
   if (may_run_all) {
     const ir::Value value = plan.storages[0]->value();
-    if (LeafData(value)) return plan;
+    if (tensor::LeafData(value)) return plan;
     last = &LastReadOf(device, value.node->location());
     // What such a loop runs is known without a walk.
     plan.all = last->in_a_loop;
     if (plan.all) return plan;
   }
-  GraphWalk walk;
+  tensor::GraphWalk walk;
   Nodes nodes;
-  for (const StoragePtr& storage : plan.storages) {
+  for (const tensor::StoragePtr& storage : plan.storages) {
     const ir::Value value = storage->value();
     walk.From(*value.node, [&](const ir::Node& node) { nodes.push_back(&node); });
   }
@@ -102,16 +102,16 @@ ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all
   }
   // A collective, or a call of the host, runs only once, so other values that need its results must
   // be computed in the same program.
-  if (CollectivePending(device) && HasEffect(nodes)) {
+  if (distributed::CollectivePending(device) && HasEffect(nodes)) {
     plan.storages = std::move(pending);
     return plan;
   }
   // Also computes the pending values on the way to the values that are read. In a loop the next
   // program would otherwise compute them again and grow by them.
-  const std::unordered_set<StoragePtr> asked(plan.storages.begin(), plan.storages.end());
-  for (StoragePtr& storage : pending) {
+  const std::unordered_set<tensor::StoragePtr> asked(plan.storages.begin(), plan.storages.end());
+  for (tensor::StoragePtr& storage : pending) {
     const ir::Value value = storage->value();
-    if (LeafData(value) || asked.contains(storage)) continue;
+    if (tensor::LeafData(value) || asked.contains(storage)) continue;
     const uint32_t position = value.node->mark().position;
     if (position < nodes.size() && nodes[position] == value.node.get()) {
       plan.storages.push_back(std::move(storage));
@@ -120,21 +120,22 @@ ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all
   return plan;
 }
 
-bool EvaluateOnHost(Storage& storage) {
+bool EvaluateOnHost(tensor::Storage& storage) {
   const ir::Value value = storage.value();
-  const DeviceSet* devices = DevicesOf(storage.device());
+  const tensor::DeviceSet* devices = tensor::DevicesOf(storage.device());
   // A recording consists of programs only.
-  if (LeafData(value) || value.shape()->numel != 1 || devices->size() > 1 || CurrentCutLog()) {
+  if (tensor::LeafData(value) || value.shape()->numel != 1 || devices->size() > 1 ||
+      CurrentCutLog()) {
     return false;
   }
-  std::optional<HostCalls> calls = HostAlone(value);
+  std::optional<tensor::HostCalls> calls = tensor::HostAlone(value);
   if (!calls) return false;
-  const DeviceDataPtr data =
-      MakePromise(value.shape(), storage.device(), devices, value.node->location());
+  const tensor::DeviceDataPtr data =
+      tensor::MakePromise(value.shape(), storage.device(), devices, value.node->location());
   calls->Promise(value, data);
   calls->Run(/*producer=*/0);
-  storage.Replace(value, MakeLeaf(data));
+  storage.Replace(value, tensor::MakeLeaf(data));
   return true;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

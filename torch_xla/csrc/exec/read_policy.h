@@ -6,7 +6,7 @@
 
 #include "tensor/storage.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 /// The plan of a read of some storages of a device.
 struct ReadPlan {
@@ -14,15 +14,15 @@ struct ReadPlan {
   /// again.
   bool all = false;
   /// The storages to run then: the storages that are read, and others that are evaluated with them.
-  std::vector<StoragePtr> storages;
+  std::vector<tensor::StoragePtr> storages;
 };
 
 /// Plans the read in at most one walk of the graph. `may_run_all` says that the caller waits for a
 /// single value and that all that is pending may run with it.
-ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all);
+ReadPlan PlanRead(std::vector<tensor::StoragePtr> storages, int device, bool may_run_all);
 
 /// Computes a single number on the host if that needs no device ("is anything masked?", see
 /// HostAlone). Returns whether the storage has its value now.
-bool EvaluateOnHost(Storage& storage);
+bool EvaluateOnHost(tensor::Storage& storage);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -13,7 +13,7 @@
 #include "runtime/errors.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 void CheckSwitch(const char* name) {
@@ -45,7 +45,7 @@ void CheckSettings() {
 }
 
 [[maybe_unused]] const bool checked = [] {
-  CheckBeforeClient(CheckSettings);
+  tensor::CheckBeforeClient(CheckSettings);
   return true;
 }();
 
@@ -65,4 +65,4 @@ size_t ProgramCacheCapacity() {
   return size;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

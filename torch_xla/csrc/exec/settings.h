@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 /// Throws runtime::Error for a variable with an invalid value. Warns if the folder for programs
 /// cannot be written to.
@@ -12,4 +12,4 @@ void CheckSettings();
 /// XLA_COMPILATION_CACHE_SIZE: the maximal number of programs in memory.
 size_t ProgramCacheCapacity();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -11,7 +11,7 @@
 #include "exec/cut_log.h"
 #include "tensor/device_data.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 /// A program with fewer nodes than this is not split.
@@ -37,7 +37,7 @@ struct SplitGraph {
 
 /// Splits a graph. Returns nothing if there is nothing to split off, or if the remaining program
 /// would be too small.
-std::optional<SplitGraph> Split(const Graph& graph) {
+std::optional<SplitGraph> Split(const tensor::Graph& graph) {
   std::unordered_map<const ir::Node*, size_t> positions;
   positions.reserve(graph.order.size());
   std::vector<Part> parts(graph.order.size(), Part::kBulk);
@@ -48,18 +48,18 @@ std::optional<SplitGraph> Split(const Graph& graph) {
   for (size_t i = 0; i < graph.order.size(); ++i) {
     const ir::Node& node = *graph.order[i];
     positions.emplace(&node, i);
-    if (IsLeaf(node)) {
+    if (tensor::IsLeaf(node)) {
       parts[i] = Part::kLeaf;
       continue;
     }
-    if (JoinsSamples(node)) {
+    if (tensor::JoinsSamples(node)) {
       parts[i] = Part::kBefore;
       for (const ir::Value& operand : node.operands()) {
-        if (!IsLeaf(*operand.node)) part(operand) = Part::kBefore;
+        if (!tensor::IsLeaf(*operand.node)) part(operand) = Part::kBefore;
       }
       continue;
     }
-    light[i] = IsBookkeeping(node);
+    light[i] = tensor::IsBookkeeping(node);
     if (!light[i]) continue;
     bool before = true;
     for (const ir::Value& operand : node.operands()) before &= part(operand) != Part::kBulk;
@@ -120,7 +120,7 @@ bool IsBulkOfOthers(const ir::Hash128& bulk, const ir::Hash128& graph) {
 }  // namespace
 
 std::optional<Bulk> SplitCut(const Cut& cut) {
-  const Graph& graph = cut.graph;
+  const tensor::Graph& graph = cut.graph;
   // A recording consists of programs only. Collectives must be in the same programs in all
   // processes.
   if (cut.is_bulk || cut.devices->size() > 1 || CurrentCutLog() || HasCollective(graph.order)) {
@@ -132,7 +132,7 @@ std::optional<Bulk> SplitCut(const Cut& cut) {
     for (size_t i = 0; i < graph.roots.size(); ++i) {
       if (graph.roots[i] == value) return cut.execution.outputs[i];
     }
-    return MakePromise(value.shape(), cut.device, cut.devices, value.node->location());
+    return tensor::MakePromise(value.shape(), cut.device, cut.devices, value.node->location());
   };
   Cut bulk{.device = cut.device, .devices = cut.devices, .graph = {}, .is_bulk = true};
   std::vector<ir::Value> roots;
@@ -143,26 +143,26 @@ std::optional<Bulk> SplitCut(const Cut& cut) {
     bulk.execution.outputs.push_back(cut.execution.outputs[i]);
   }
   const Execution& execution = cut.execution;
-  GraphInputs inputs;
-  auto host = std::make_unique<HostEdges>();
+  tensor::GraphInputs inputs;
+  auto host = std::make_unique<tensor::HostEdges>();
   auto& [before, after] = *host;
   // Nodes that the host operations or the roots read, or that the holder of a tensor can read
   // later.
   std::unordered_set<const ir::Node*> read;
   for (const ir::Value& root : graph.roots) read.insert(root.node.get());
-  auto add = [&](HostCalls& calls, const ir::Node& node) {
+  auto add = [&](tensor::HostCalls& calls, const ir::Node& node) {
     calls.Add(node);
     for (const ir::Value& operand : node.operands()) read.insert(operand.node.get());
   };
   for (const ir::Node* node : split->before) add(before, *node);
   for (const ir::Value& value : split->inputs) {
-    const DeviceDataPtr data = promise(value);
+    const tensor::DeviceDataPtr data = promise(value);
     before.Promise(value, data);
     after.Bind(value, data);
     inputs.emplace(value.node.get(), data);
   }
   for (const ir::Value& value : split->outputs) {
-    const DeviceDataPtr data = promise(value);
+    const tensor::DeviceDataPtr data = promise(value);
     after.Bind(value, data);
     if (std::find(roots.begin(), roots.end(), value) != roots.end()) continue;
     roots.push_back(value);
@@ -178,8 +178,8 @@ std::optional<Bulk> SplitCut(const Cut& cut) {
     (is_after ? after : before).Promise(root, execution.outputs[i]);
   }
   {
-    auto lock = LockGraph();
-    bulk.graph = CollectGraph(std::move(roots), inputs);
+    auto lock = tensor::LockGraph();
+    bulk.graph = tensor::CollectGraph(std::move(roots), inputs);
   }
   if (!IsBulkOfOthers(bulk.graph.hash, graph.hash)) return std::nullopt;
   std::unordered_map<const ir::Node*, bool> dies;
@@ -197,4 +197,4 @@ std::optional<Bulk> SplitCut(const Cut& cut) {
   return Bulk{std::move(bulk), std::move(host)};
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -28,7 +28,7 @@
 #include "runtime/loaded_library.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 /// The build id of this library, whose code turns a graph into a program.
@@ -118,7 +118,7 @@ class Storing {
   /// Some plugins refuse programs that they have serialized themselves. This is tried once, and the
   /// answer is stored in the cache.
   void Probe(const ProgramToStore& program, const std::string& content) {
-    runtime::Client& client = GetClient();
+    runtime::Client& client = tensor::GetClient();
     if (!client.loads_executables()) return;
     const std::string known = "loads: " + client.CompileKey({});
     if (program.cache->Read(known)) return;
@@ -145,7 +145,8 @@ Storing& GetStoring() {
 }  // namespace
 
 std::shared_ptr<DiskCache> UsableCache() {
-  return rejected.load() || !GetClient().devices_load_executables() ? nullptr : GetDiskCache();
+  return rejected.load() || !tensor::GetClient().devices_load_executables() ? nullptr
+                                                                            : GetDiskCache();
 }
 
 std::string TextHash(std::string_view stablehlo) {
@@ -155,7 +156,7 @@ std::string TextHash(std::string_view stablehlo) {
 }
 
 std::string ProgramKey(const std::string& text_hash, const runtime::CompileOptions& options) {
-  return "program: " + text_hash + "\n" + GetClient().CompileKey(options);
+  return "program: " + text_hash + "\n" + tensor::GetClient().CompileKey(options);
 }
 
 std::string RecordKey(const ir::Hash128& graph) {
@@ -168,12 +169,12 @@ std::string RecordKey(const ir::Hash128& graph) {
   }
   std::sort(variables.begin(), variables.end());
   std::string key = "record: " + ir::ToHex(graph) + "\nbuild: " + BuildId() +
-                    "\ntorch: " TORCH_VERSION "\nplatform: " + Platform() +
+                    "\ntorch: " TORCH_VERSION "\nplatform: " + tensor::Platform() +
                     "\ndefault dtype: " + c10::toString(c10::get_default_dtype_as_scalartype());
   // The environment may have changed since floats got their types, so the key has these types.
   for (const c10::ScalarType dtype : {c10::ScalarType::Float, c10::ScalarType::Double}) {
     key.append("\n").append(c10::toString(dtype)).append(" as: ");
-    key.append(runtime::MlirName(lowering::PhysicalType(dtype, Platform())));
+    key.append(runtime::MlirName(lowering::PhysicalType(dtype, tensor::Platform())));
   }
   for (std::string_view variable : variables) key.append("\n").append(variable);
   return key;
@@ -182,13 +183,13 @@ std::string RecordKey(const ir::Hash128& graph) {
 ExecutablePtr LoadProgram(DiskCache& cache, const std::string& key,
                           const runtime::CompileOptions& options) {
   static auto& hits = *new debug::Counter("PersistentCacheHit");
-  if (!GetClient().loads_executables()) return nullptr;
+  if (!tensor::GetClient().loads_executables()) return nullptr;
   std::optional<std::string> content = cache.Read(key);
   if (!content) return nullptr;
   const bool is_large = content->size() > 1 << 15;
   ExecutablePtr executable;
   try {
-    executable = GetClient().Deserialize(*content, options);
+    executable = tensor::GetClient().Deserialize(*content, options);
     hits.Add();
   } catch (const runtime::Error& error) {
     Reject(cache, key, error);
@@ -206,4 +207,4 @@ void FinishStoring() {
   if (!runtime::Client::Forked()) GetStoring().Finish();
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

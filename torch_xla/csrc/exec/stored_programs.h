@@ -10,7 +10,7 @@
 #include "ir/hash.h"
 #include "runtime/client.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
 using ExecutablePtr = std::shared_ptr<runtime::Executable>;
 
@@ -47,4 +47,4 @@ void StoreProgram(ProgramToStore program);
 /// Waits until all programs are stored.
 void FinishStoring();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

@@ -14,11 +14,11 @@
 #include "tensor/errors.h"
 #include "tensor/events.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 template <typename T>
-Extremes ExtremesOf(const T* numbers, int64_t count) {
+tensor::Extremes ExtremesOf(const T* numbers, int64_t count) {
   T least = numbers[0], most = numbers[0];
   T second_least = std::numeric_limits<T>::max(), second_most = std::numeric_limits<T>::min();
   auto sum = static_cast<uint64_t>(least);
@@ -49,7 +49,7 @@ Extremes ExtremesOf(const T* numbers, int64_t count) {
 }
 
 /// Remembers the extremes of integers, which indexing needs to check its bounds.
-void NoteExtremes(const at::Tensor& cpu, DeviceData& data) {
+void NoteExtremes(const at::Tensor& cpu, tensor::DeviceData& data) {
   const c10::ScalarType dtype = cpu.scalar_type();
   if ((dtype != c10::ScalarType::Long && dtype != c10::ScalarType::Int) || cpu.numel() == 0) return;
   const at::Tensor dense = cpu.contiguous();
@@ -60,83 +60,86 @@ void NoteExtremes(const at::Tensor& cpu, DeviceData& data) {
 
 }  // namespace
 
-DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
-  StepFinderOf(device).Uploaded(cpu.nbytes());
+tensor::DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
+  tensor::StepFinderOf(device).Uploaded(cpu.nbytes());
   const ir::ShapeRef shape = ir::GetShape(cpu.scalar_type(), cpu.sizes());
-  DeviceDataPtr data;
-  if (DevicesOf(device)->size() > 1) {
-    data = c10::make_intrusive<DeviceData>(shape, device, cpu.resolve_conj().resolve_neg().clone(),
-                                           distributed::Sharding::Replicated());
+  tensor::DeviceDataPtr data;
+  if (tensor::DevicesOf(device)->size() > 1) {
+    data = c10::make_intrusive<tensor::DeviceData>(shape, device,
+                                                   cpu.resolve_conj().resolve_neg().clone(),
+                                                   distributed::Sharding::Replicated());
   } else {
     debug::HostTimer host_timer(debug::HostPart::kTransfer);
-    data = c10::make_intrusive<DeviceData>(shape, device, Upload(cpu, device));
+    data = c10::make_intrusive<tensor::DeviceData>(shape, device, tensor::Upload(cpu, device));
   }
   NoteExtremes(cpu, *data);
   return data;
 }
 
-DeviceDataPtr ViewOf(void* data, ir::ShapeRef shape, int device,
-                     const std::shared_ptr<const void>& owner, intptr_t stream) {
+tensor::DeviceDataPtr ViewOf(void* data, ir::ShapeRef shape, int device,
+                             const std::shared_ptr<const void>& owner, intptr_t stream) {
   // The alignment that XLA's compiled programs assume of their arguments.
-  const uintptr_t alignment = GetClient().host_memory() ? 64 : 128;
-  if (DevicesOf(device)->size() > 1 || PhysicalDtype(shape->dtype) != shape->dtype ||
-      data == nullptr || reinterpret_cast<uintptr_t>(data) % alignment != 0) {
+  const uintptr_t alignment = tensor::GetClient().host_memory() ? 64 : 128;
+  if (tensor::DevicesOf(device)->size() > 1 ||
+      tensor::PhysicalDtype(shape->dtype) != shape->dtype || data == nullptr ||
+      reinterpret_cast<uintptr_t>(data) % alignment != 0) {
     return nullptr;
   }
   std::unique_ptr<runtime::Buffer> buffer;
   try {
-    buffer = GetClient().ViewOf(data, lowering::PhysicalType(shape->dtype, Platform()),
-                                {shape->dims.data(), shape->dims.size()}, device, owner, stream);
+    buffer =
+        tensor::GetClient().ViewOf(data, lowering::PhysicalType(shape->dtype, tensor::Platform()),
+                                   {shape->dims.data(), shape->dims.size()}, device, owner, stream);
   } catch (const runtime::Error& error) {
     if (error.refused()) return nullptr;
-    std::rethrow_exception(AsTorchError(error));
+    std::rethrow_exception(tensor::AsTorchError(error));
   }
-  return c10::make_intrusive<DeviceData>(shape, device, std::move(buffer));
+  return c10::make_intrusive<tensor::DeviceData>(shape, device, std::move(buffer));
 }
 
-void ToHost(DeviceData& data, const at::Tensor& cpu) {
+void ToHost(tensor::DeviceData& data, const at::Tensor& cpu) {
   if (data.producer() != 0) GetWorker(data.device()).NoteWait();
-  const Buffers& buffers = data.Wait();
+  const tensor::Buffers& buffers = data.Wait();
   const c10::ScalarType logical = data.shape()->dtype;
   if (!data.sharding()->replicated()) {
     const std::vector<at::Tensor> tiles = TilesToHost(data);
     for (size_t device = 0; device < tiles.size(); ++device) {
       const auto tile = data.sharding()->TileOf(static_cast<int64_t>(device), data.shape()->dims);
-      if (tile.copy == 0) BoxOf(cpu, tile).copy_(tiles[device]);
+      if (tile.copy == 0) tensor::BoxOf(cpu, tile).copy_(tiles[device]);
     }
     return;
   }
-  const bool direct = cpu.scalar_type() == PhysicalDtype(logical) && cpu.is_contiguous();
-  at::Tensor dense = direct ? cpu : EmptyOnHost(logical, data.shape()->dims);
-  Events().Read();
-  Download(buffers, {dense});
+  const bool direct = cpu.scalar_type() == tensor::PhysicalDtype(logical) && cpu.is_contiguous();
+  at::Tensor dense = direct ? cpu : tensor::EmptyOnHost(logical, data.shape()->dims);
+  tensor::Events().Read();
+  tensor::Download(buffers, {dense});
   // Converts to the logical dtype first, so that the user sees values of that dtype.
   if (!direct) cpu.copy_(dense.to(logical));
 }
 
-at::Tensor ToHost(DeviceData& data) {
+at::Tensor ToHost(tensor::DeviceData& data) {
   at::Tensor cpu = at::empty(data.shape()->dims, at::TensorOptions().dtype(data.shape()->dtype));
   ToHost(data, cpu);
   return cpu;
 }
 
-std::vector<at::Tensor> TilesToHost(DeviceData& data) {
+std::vector<at::Tensor> TilesToHost(tensor::DeviceData& data) {
   data.Wait();
-  const Buffers& buffers = data.On(DevicesOf(data.device()));
+  const tensor::Buffers& buffers = data.On(tensor::DevicesOf(data.device()));
   const c10::ScalarType logical = data.shape()->dtype;
   const std::vector<int64_t> dims = data.sharding()->TileDims(data.shape()->dims);
   std::vector<at::Tensor> tiles;
-  for (size_t i = 0; i < buffers.size(); ++i) tiles.push_back(EmptyOnHost(logical, dims));
-  Events().Read();
-  Download(buffers, tiles);
+  for (size_t i = 0; i < buffers.size(); ++i) tiles.push_back(tensor::EmptyOnHost(logical, dims));
+  tensor::Events().Read();
+  tensor::Download(buffers, tiles);
   const bool local = distributed::IsLocal(*data.sharding());  // Parts are never filled up.
   for (size_t device = 0; device < tiles.size(); ++device) {
     tiles[device] = tiles[device].to(logical);
     if (local) continue;
-    tiles[device] = Unfilled(
+    tiles[device] = tensor::Unfilled(
         tiles[device], data.sharding()->TileOf(static_cast<int64_t>(device), data.shape()->dims));
   }
   return tiles;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

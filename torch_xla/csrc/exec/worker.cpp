@@ -14,7 +14,7 @@
 #include "tensor/events.h"
 #include "tensor/spin.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -54,14 +54,14 @@ void SpinFor(std::chrono::nanoseconds time, Ready ready) {
   if (is_alone) return;
   auto end = Clock::now() + time;
   while (!ready() && Clock::now() < end) {
-    for (int i = 0; i < 8; ++i) Pause();
+    for (int i = 0; i < 8; ++i) tensor::Pause();
   }
 }
 
 /// The exception of a failure. If there is no memory to make it, the exception that says so.
-std::exception_ptr FailureOf(const runtime::Error& error, const Failed& failed) noexcept {
+std::exception_ptr FailureOf(const runtime::Error& error, const tensor::Failed& failed) noexcept {
   try {
-    return AsTorchError(error, failed);
+    return tensor::AsTorchError(error, failed);
   } catch (...) {
     return std::current_exception();
   }
@@ -88,8 +88,10 @@ void CheckFits(const Program& program, const Execution& execution) {
   if (fits) [[likely]]
     return;
   Signature given{.floats = execution.floats.size(), .integers = execution.integers.size()};
-  for (const DeviceDataPtr& data : execution.inputs) given.parameters.push_back(data->shape());
-  for (const DeviceDataPtr& data : execution.outputs) given.results.push_back(data->shape());
+  for (const tensor::DeviceDataPtr& data : execution.inputs)
+    given.parameters.push_back(data->shape());
+  for (const tensor::DeviceDataPtr& data : execution.outputs)
+    given.results.push_back(data->shape());
   TORCH_CHECK(false, "torch_xla: program ", program.explanation, " was compiled for ",
               signature.ToString(), ", but was called with ", given.ToString(),
               ". It did not run; this is a bug in torch_xla");
@@ -100,7 +102,7 @@ std::vector<size_t> ResultBytes(const Program& program) {
   for (size_t i = 0; i < program.signature.results.size(); ++i) {
     const ir::Shape& shape = *program.signature.results[i];
     const bool whole = program.shardings.empty() || program.shardings[i]->replicated();
-    size_t size = runtime::ByteWidth(lowering::PhysicalType(shape.dtype, Platform()));
+    size_t size = runtime::ByteWidth(lowering::PhysicalType(shape.dtype, tensor::Platform()));
     if (whole) {
       size *= static_cast<size_t>(shape.numel);
     } else {
@@ -223,7 +225,7 @@ void Worker::ThrowFailure() {
     done_.wait(lock, [&] { return unfinished_ == 0; });
     error = failures_.TakeAll();
   }
-  if (error) ThrowToUser(error);
+  if (error) tensor::ThrowToUser(error);
 }
 
 std::exception_ptr Worker::TakeFailure(uint64_t producer) {
@@ -269,15 +271,16 @@ void Worker::Run() {
   }
 }
 
-const Buffers& Worker::Numbers(Program& program, const Execution& execution, bool floats) {
+const tensor::Buffers& Worker::Numbers(Program& program, const Execution& execution, bool floats) {
   auto upload = [&](auto& packed, const auto& values, runtime::ElementType type,
-                    const void* bytes) -> const Buffers& {
+                    const void* bytes) -> const tensor::Buffers& {
     if (packed.buffers.empty() || packed.values != values) {
       packed.values = values;
       packed.buffers.clear();
       int64_t size = static_cast<int64_t>(values.size());
       for (int device : *program.devices) {
-        packed.buffers.push_back(GetClient().BufferFromHost(bytes, type, {&size, 1}, device));
+        packed.buffers.push_back(
+            tensor::GetClient().BufferFromHost(bytes, type, {&size, 1}, device));
       }
     }
     return packed.buffers;
@@ -286,7 +289,7 @@ const Buffers& Worker::Numbers(Program& program, const Execution& execution, boo
     return upload(program.integers, execution.integers, runtime::ElementType::kS64,
                   execution.integers.data());
   }
-  runtime::ElementType type = lowering::PhysicalType(c10::ScalarType::Double, Platform());
+  runtime::ElementType type = lowering::PhysicalType(c10::ScalarType::Double, tensor::Platform());
   if (type == runtime::ElementType::kF64) {
     return upload(program.floats, execution.floats, type, execution.floats.data());
   }
@@ -320,24 +323,24 @@ void Worker::Finish(const Running& running, const runtime::Error* error) noexcep
   }
   if (failure) {
     failures_.Note(running.execution, running.sources, failure);
-    DeviceData::Discount(device_, running.execution);
+    tensor::DeviceData::Discount(device_, running.execution);
   }
   const bool notify = Finished();
   lock.unlock();  // A woken thread takes the mutex.
   if (notify) done_.notify_all();
 }
 
-Failed Worker::FailedBy(const Running& running) const {
+tensor::Failed Worker::FailedBy(const Running& running) const {
   return {running.origin, running.program, device_, running.execution};
 }
 
-void Worker::Launch(Execution& execution, std::span<const Buffers* const> arguments,
+void Worker::Launch(Execution& execution, std::span<const tensor::Buffers* const> arguments,
                     uint64_t number, std::vector<runtime::Event>& done) {
   const runtime::Executable& executable = *execution.program->executable;
   std::vector<std::vector<runtime::Buffer*>> lists(execution.program->devices->size());
   for (size_t d = 0; d < lists.size(); ++d) {
     lists[d].reserve(arguments.size());
-    for (const Buffers* argument : arguments) lists[d].push_back((*argument)[d].get());
+    for (const tensor::Buffers* argument : arguments) lists[d].push_back((*argument)[d].get());
   }
   std::vector<runtime::ExecuteResult> results = executable.ExecuteSharded(lists);
   for (const runtime::ExecuteResult& result : results) {
@@ -356,18 +359,19 @@ void Worker::Launch(Execution& execution, std::span<const Buffers* const> argume
     execution.outputs[static_cast<size_t>(aliases[i])]->set_in_place();
   }
   for (size_t i = 0; i < execution.outputs.size(); ++i) {
-    Buffers buffers;
+    tensor::Buffers buffers;
     for (runtime::ExecuteResult& result : results) buffers.push_back(std::move(result.outputs[i]));
     execution.outputs[i]->Fulfil(std::move(buffers), number);
   }
   for (runtime::ExecuteResult& result : results) done.push_back(std::move(result.done));
 }
 
-void Worker::Finish(HostCalls& after, const Running& running) {
+void Worker::Finish(tensor::HostCalls& after, const Running& running) {
   try {
     after.Run(running.execution);
   } catch (...) {
-    const std::exception_ptr error = AsTorchError(std::current_exception(), FailedBy(running));
+    const std::exception_ptr error =
+        tensor::AsTorchError(std::current_exception(), FailedBy(running));
     after.Fail(error, running.execution);
     std::lock_guard<std::mutex> lock(mutex_);
     failures_.Note(running.execution, running.sources, error);
@@ -382,7 +386,7 @@ void Worker::Execute(Execution& execution) {
   running->run_time = execution.program->run_time;
   // Before a short program, freeing memory matters less than an early start, except where results
   // at the addresses of the previous step's results make the program faster.
-  static const bool records_addresses = runtime::RecordsAddresses(Platform());
+  static const bool records_addresses = runtime::RecordsAddresses(tensor::Platform());
   if (records_addresses || !IsShort(TimeOf(*running->run_time))) execution.dead.clear();
   try {
     Program& program = *execution.program;
@@ -390,19 +394,19 @@ void Worker::Execute(Execution& execution) {
     if (program.failure) std::rethrow_exception(program.failure);
     if (!program.memory_noted) {
       program.result_bytes = ResultBytes(program);
-      Events().Compiled(program.explanation, program.executable->memory());
+      tensor::Events().Compiled(program.explanation, program.executable->memory());
       program.memory_noted = true;
     }
     CheckFits(program, execution);
-    c10::SmallVector<const Buffers*, 64> arguments;
+    c10::SmallVector<const tensor::Buffers*, 64> arguments;
     Executions& sources = running->sources;
     if (execution.host) {
-      for (const HostCalls* calls : {&execution.host->before, &execution.host->after}) {
+      for (const tensor::HostCalls* calls : {&execution.host->before, &execution.host->after}) {
         for (uint64_t producer : calls->Producers()) sources.push_back(producer);
       }
       execution.host->before.Run(running->execution);
     }
-    for (const DeviceDataPtr& input : execution.inputs) {
+    for (const tensor::DeviceDataPtr& input : execution.inputs) {
       const uint64_t producer = input->producer();
       // Inputs from one earlier step are neighbours, so this leaves few duplicates.
       if (producer != 0 && (sources.empty() || sources.back() != producer)) {
@@ -415,7 +419,7 @@ void Worker::Execute(Execution& execution) {
     running->start = Clock::now();
     std::vector<runtime::Event> done;
     Launch(execution, {arguments.data(), arguments.size()}, running->execution, done);
-    const std::unique_ptr<HostEdges> host = std::move(execution.host);
+    const std::unique_ptr<tensor::HostEdges> host = std::move(execution.host);
     // Nodes that only this graph held are destroyed before the next step is taken.
     execution = {};
     if (host) Finish(host->after, *running);
@@ -440,8 +444,8 @@ void Worker::Execute(Execution& execution) {
       });
     }
   } catch (...) {
-    std::exception_ptr error = AsTorchError(std::current_exception(), FailedBy(*running));
-    for (const DeviceDataPtr& output : execution.outputs) {
+    std::exception_ptr error = tensor::AsTorchError(std::current_exception(), FailedBy(*running));
+    for (const tensor::DeviceDataPtr& output : execution.outputs) {
       if (output->pending()) output->Fail(error, running->execution);
     }
     if (execution.host) {
@@ -464,7 +468,7 @@ std::map<int, std::unique_ptr<Worker>>& Workers() {
 }  // namespace
 
 Worker& GetWorker(int device) {
-  GetClient();  // throws if the worker's thread could not run
+  tensor::GetClient();  // throws if the worker's thread could not run
   thread_local std::array<Worker*, 8> seen{};
   if (static_cast<size_t>(device) < seen.size() && seen[device]) return *seen[device];
   std::lock_guard<std::mutex> lock(workers_mutex);
@@ -483,4 +487,4 @@ void StopWorkers() {
   // The workers are not destroyed: another thread may still trace while the interpreter exits.
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

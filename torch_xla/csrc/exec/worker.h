@@ -20,11 +20,11 @@
 #include "tensor/host_edges.h"
 #include "tensor/origin.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
 
-struct Execution : Arguments {
+struct Execution : tensor::Arguments {
   ProgramPtr program;
-  Origin origin;
+  tensor::Origin origin;
   bool is_whole_step = false;  // the caller's next step is likely to need the results
   // Only kept to be freed on the worker instead of the tracing thread: the graph that was cut, and
   // dead data, whose memory the program may reuse.
@@ -84,11 +84,11 @@ class Worker {
     std::chrono::steady_clock::time_point start;
     uint64_t execution;
     Executions sources;  // the executions whose results it needed
-    Origin origin;
+    tensor::Origin origin;
     int64_t program;  // its number, see explain/explain.h
     std::shared_ptr<std::atomic<int64_t>> run_time;
   };
-  Failed FailedBy(const Running& running) const;
+  tensor::Failed FailedBy(const Running& running) const;
   void Run();
   void GiveUp(uint64_t place) noexcept;
   /// Fills a place; an execution without a program runs nothing. The caller holds the mutex.
@@ -97,14 +97,14 @@ class Worker {
   /// mutex.
   bool RunsHere(uint64_t place, const Execution& execution) const;
   void Execute(Execution& execution);
-  const Buffers& Numbers(Program& program, const Execution& execution, bool floats);
+  const tensor::Buffers& Numbers(Program& program, const Execution& execution, bool floats);
   /// Hands an execution to the plugin and fulfils the promises of its outputs. `done` gets one
   /// event per device.
-  void Launch(Execution& execution, std::span<const Buffers* const> arguments, uint64_t number,
-              std::vector<runtime::Event>& done);
+  void Launch(Execution& execution, std::span<const tensor::Buffers* const> arguments,
+              uint64_t number, std::vector<runtime::Event>& done);
   /// Called on a thread of the plugin.
   void Finish(const Running& running, const runtime::Error* error) noexcept;
-  void Finish(HostCalls& after, const Running& running);
+  void Finish(tensor::HostCalls& after, const Running& running);
   /// Notes the end of one execution. Returns whether to notify done_. The caller holds the mutex.
   bool Finished();
 
@@ -133,4 +133,4 @@ class Worker {
 Worker& GetWorker(int device);
 void StopWorkers();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::exec

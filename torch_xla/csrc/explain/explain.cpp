@@ -14,7 +14,7 @@
 #include "sizes/families.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 namespace {
 
 constexpr size_t kMaxRecords = 128;
@@ -40,7 +40,7 @@ struct Past {
   std::vector<int> aliases;
   std::vector<const distributed::Sharding*> shardings;
   ir::Hash128 settings;
-  const DeviceSet* devices;
+  const tensor::DeviceSet* devices;
   int64_t number = 0;  // of the compilation
 };
 
@@ -192,8 +192,8 @@ std::string Explanation::ToString() const {
   return text;
 }
 
-int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Hash128& key,
-                       const Origin& origin) {
+int64_t ExplainCompile(const tensor::Graph& graph, const exec::Program& program,
+                       const ir::Hash128& key, const tensor::Origin& origin) {
   Past now{std::make_shared<GraphSnapshot>(graph),
            key,
            program.aliases,
@@ -215,7 +215,7 @@ int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Has
     past.assign(history.past.begin(), history.past.end());
   }
   FindReasons(now, past, explanation);
-  if (const SizesNote* sizes = CurrentSizes()) {
+  if (const sizes::SizesNote* sizes = sizes::CurrentSizes()) {
     const ir::SourceLocation* location = sizes->location;
     explanation.reasons.push_back(
         {"sizes", sizes->text, location ? location->ToString() : "", /*remedy=*/""});
@@ -270,14 +270,14 @@ void NoteDiskMiss(int64_t number, std::string key) noexcept try {
     }
   }
   if (debug::DebugLevel() == 0) return;
-  const std::shared_ptr<DiskCache> cache = GetDiskCache();
+  const std::shared_ptr<exec::DiskCache> cache = exec::GetDiskCache();
   if (cache) debug::Report("  on disk: " + cache->WhyMissing(key) + "\n");
 } catch (const std::exception& error) {
   // The compilation goes on without an explanation.
   debug::Report(std::string("  on disk: ") + error.what() + "\n");
 }
 
-void ExplainExecution(const Graph& graph, const Origin& origin) {
+void ExplainExecution(const tensor::Graph& graph, const tensor::Origin& origin) {
   debug::Report("Execution Analysis: cause: " + origin.ToString() + "\n  graph " +
                 ir::ToHex(graph.hash) + ": " + std::to_string(graph.order.size()) + " nodes, " +
                 std::to_string(graph.num_parameters()) + " inputs, " +
@@ -306,4 +306,4 @@ std::pair<size_t, size_t> RecordSize() {
   return {history.bytes, nodes};
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

@@ -11,7 +11,7 @@
 #include "explain/graph_snapshot.h"
 #include "tensor/origin.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 
 /// The explanation of a compilation, as text.
 struct Explanation {
@@ -36,8 +36,8 @@ struct Explanation {
 /// Explains a program that is not in memory and is about to be made: compares it with earlier ones,
 /// remembers and prints it. Throws if such a recompilation shall be an error. `program` holds
 /// everything that its key covers. Returns the number of the explanation.
-int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Hash128& key,
-                       const Origin& origin);
+int64_t ExplainCompile(const tensor::Graph& graph, const exec::Program& program,
+                       const ir::Hash128& key, const tensor::Origin& origin);
 
 /// Notes the compiler's statistics of the memory that a program needs.
 void NoteMemory(int64_t number, const runtime::Executable::MemoryUse& memory);
@@ -50,7 +50,7 @@ GraphSnapshotPtr RecordOf(int64_t number);
 void NoteDiskMiss(int64_t number, std::string key) noexcept;
 
 /// Prints what is executed, if debug::DebugLevel() is 2.
-void ExplainExecution(const Graph& graph, const Origin& origin);
+void ExplainExecution(const tensor::Graph& graph, const tensor::Origin& origin);
 
 /// The last `count` explanations with numbers above `after`, oldest first. The last 256 are kept.
 std::vector<Explanation> Explanations(int64_t after, size_t count);
@@ -63,4 +63,4 @@ bool SetRecompileIsError(bool error);
 /// number of their nodes.
 std::pair<size_t, size_t> RecordSize();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

@@ -10,7 +10,7 @@
 #include "ir/dump.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 namespace {
 
 std::string Env(const char* name) {
@@ -18,20 +18,20 @@ std::string Env(const char* name) {
   return value ? value : "";
 }
 
-std::string InForm(const Graph& graph, const std::string& form) {
-  if (form == "hlo") return LowerGraphToRead(graph);
+std::string InForm(const tensor::Graph& graph, const std::string& form) {
+  if (form == "hlo") return exec::LowerGraphToRead(graph);
   return form == "dot" ? ir::ToDot(graph.roots) : ir::ToText(graph.roots);
 }
 
 }  // namespace
 
-void SaveGraph(const Graph& graph, const Origin& origin) {
+void SaveGraph(const tensor::Graph& graph, const tensor::Origin& origin) {
   if (!std::getenv("XLA_SAVE_TENSORS_FILE")) [[likely]]
     return;
   std::string path = debug::EnvPath("XLA_SAVE_TENSORS_FILE");
   if (path.empty()) return;
   const std::string rank = Env("RANK");
-  if (DeviceCount() > 1 || !rank.empty()) path += "." + (rank.empty() ? "0" : rank);
+  if (tensor::DeviceCount() > 1 || !rank.empty()) path += "." + (rank.empty() ? "0" : rank);
   const std::string text = InForm(graph, Env("XLA_SAVE_TENSORS_FMT"));
   static std::mutex mutex;
   std::lock_guard lock(mutex);
@@ -44,4 +44,4 @@ void SaveGraph(const Graph& graph, const Origin& origin) {
   }
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

@@ -7,7 +7,7 @@
 #include "XLAOps.h"
 #include "ir/dump.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 namespace {
 
 constexpr uint32_t kNone = ~0u;
@@ -355,7 +355,7 @@ class Comparer {
 
 }  // namespace
 
-GraphSnapshot::GraphSnapshot(const Graph& graph) : hash_(graph.hash) {
+GraphSnapshot::GraphSnapshot(const tensor::Graph& graph) : hash_(graph.hash) {
   std::unordered_map<const ir::Node*, uint32_t> positions;
   positions.reserve(graph.order.size());
   nodes_.reserve(graph.order.size());
@@ -368,10 +368,10 @@ GraphSnapshot::GraphSnapshot(const Graph& graph) : hash_(graph.hash) {
     const bool is_input = graph.IsParameter(nodes_.size(), next_data);
     ir::Hash128 hash = node->hash();
     if (is_input) {
-      hash = MakeLeaf(graph.data[next_data]).node->hash();
+      hash = tensor::MakeLeaf(graph.data[next_data]).node->hash();
       location = graph.data[next_data++]->location();
     } else if (&node->op() == &ir::ops::device_data) {
-      const auto* data = static_cast<const DeviceData*>(node->payload());
+      const auto* data = static_cast<const tensor::DeviceData*>(node->payload());
       location = data->location();
       ir::Words words;
       ir::AttributeWriter(words).Scalar(*data->fill());
@@ -499,4 +499,4 @@ const char* NameOf(Change change) { return kChangeTexts[static_cast<size_t>(chan
 
 const char* RemedyOf(Change change) { return kChangeTexts[static_cast<size_t>(change)].remedy; }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

@@ -7,11 +7,11 @@
 
 #include "tensor/graph.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 
 class GraphSnapshot {
  public:
-  explicit GraphSnapshot(const Graph& graph);
+  explicit GraphSnapshot(const tensor::Graph& graph);
 
   /// Operands, attributes and results are those of the node. A leaf that is a constant number, or
   /// is filled with a number, has the number as its attributes.
@@ -103,4 +103,4 @@ Comparison Compare(const GraphSnapshot& now, const GraphSnapshot& before);
 /// The record most similar to `now`; null if there is none.
 GraphSnapshotPtr FindNearest(const GraphSnapshot& now, std::span<const GraphSnapshotPtr> others);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

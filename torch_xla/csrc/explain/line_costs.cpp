@@ -4,7 +4,7 @@
 #include <array>
 #include <map>
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 namespace {
 
 double Elements(ir::ShapeRef shape) { return shape ? static_cast<double>(shape->numel) : 0; }
@@ -125,4 +125,4 @@ std::vector<LineCost> CostsByLine(const GraphSnapshot& record) {
   return all;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

@@ -6,7 +6,7 @@
 
 #include "explain/graph_snapshot.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 
 struct LineCost {
   std::string line;
@@ -28,4 +28,4 @@ std::vector<ResultCost> LargestResults(const GraphSnapshot& record, size_t count
 /// The costs of a graph by line, estimated from the shapes of its operations.
 std::vector<LineCost> CostsByLine(const GraphSnapshot& record);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

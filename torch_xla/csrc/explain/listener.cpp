@@ -8,17 +8,17 @@
 #include "tensor/device.h"
 #include "tensor/events.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 namespace {
 
 /// The memory that the program needs, the largest results of its graph, and advice.
-std::string NeedText(const Failed& failed) {
+std::string NeedText(const tensor::Failed& failed) {
   for (const Explanation& explanation : Explanations(failed.program - 1, SIZE_MAX)) {
     if (explanation.number != failed.program) continue;
     std::string text = "\n  which needs " + MemoryText(explanation.memory);
     if (const GraphSnapshotPtr record = RecordOf(failed.program)) text += LargestText(*record, 3);
     const std::string advice =
-        MicrobatchText(explanation.memory, GetClient().memory(failed.device));
+        MicrobatchText(explanation.memory, tensor::GetClient().memory(failed.device));
     return advice.empty() ? text : text + "\n" + advice;
   }
   return {};
@@ -26,20 +26,22 @@ std::string NeedText(const Failed& failed) {
 
 /// The data that was in memory when an execution failed. Leaves out results of this execution and
 /// of later ones, unless they took the place of existing arrays.
-std::vector<DeviceData::Live> LiveThen(const Failed& failed) {
-  std::vector<DeviceData::Live> arrays = DeviceData::AllLive();
+std::vector<tensor::DeviceData::Live> LiveThen(const tensor::Failed& failed) {
+  std::vector<tensor::DeviceData::Live> arrays = tensor::DeviceData::AllLive();
   if (failed.execution == 0) return arrays;
-  std::erase_if(arrays, [&](const DeviceData::Live& array) {
+  std::erase_if(arrays, [&](const tensor::DeviceData::Live& array) {
     return array.device == failed.device && array.producer >= failed.execution && !array.in_place;
   });
   return arrays;
 }
 
-class Explainers : public Listener {
+class Explainers : public tensor::Listener {
  public:
-  void Cut(const Graph& graph, const Origin& origin) const override { SaveGraph(graph, origin); }
-  int64_t Compiling(const Graph& graph, const Program& program, const ir::Hash128& key,
-                    const Origin& origin) const override {
+  void Cut(const tensor::Graph& graph, const tensor::Origin& origin) const override {
+    SaveGraph(graph, origin);
+  }
+  int64_t Compiling(const tensor::Graph& graph, const exec::Program& program,
+                    const ir::Hash128& key, const tensor::Origin& origin) const override {
     return ExplainCompile(graph, program, key, origin);
   }
   void MissedOnDisk(int64_t compilation, const std::string& key) const noexcept override {
@@ -48,17 +50,17 @@ class Explainers : public Listener {
   void Compiled(int64_t compilation, const runtime::Executable::MemoryUse& memory) const override {
     NoteMemory(compilation, memory);
   }
-  void Queued(const Graph& graph, const Origin& origin) const override {
+  void Queued(const tensor::Graph& graph, const tensor::Origin& origin) const override {
     if (debug::DebugLevel() >= 2) ExplainExecution(graph, origin);
   }
   void StepEnded() const override {
     if (debug::DebugLevel() > 0) NoteStepOfMany();
   }
   void Read() const override {
-    if (debug::DebugLevel() > 0) NoteFrequentRead(CurrentOrigin());
+    if (debug::DebugLevel() > 0) NoteFrequentRead(tensor::CurrentOrigin());
   }
-  MemoryShortage OutOfMemory(const Failed& failed) const override {
-    std::vector<DeviceData::Live> arrays = LiveThen(failed);
+  tensor::MemoryShortage OutOfMemory(const tensor::Failed& failed) const override {
+    std::vector<tensor::DeviceData::Live> arrays = LiveThen(failed);
     std::string text = NeedText(failed) + "\n" + MemoryReport(arrays, 10);
     const HoldersFunction function = GetHoldersFunction();
     if (!function) return {std::move(text), {}};
@@ -67,9 +69,9 @@ class Explainers : public Listener {
 };
 
 [[maybe_unused]] const bool listens = [] {
-  SetListener(new Explainers);
+  tensor::SetListener(new Explainers);
   return true;
 }();
 
 }  // namespace
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

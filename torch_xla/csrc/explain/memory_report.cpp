@@ -7,7 +7,7 @@
 #include "explain/explain.h"
 #include "explain/line_costs.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 namespace {
 
 std::atomic<HoldersFunction> holders{nullptr};
@@ -36,11 +36,11 @@ int64_t PeakOf(const runtime::Executable::MemoryUse& memory) {
                                    std::max<int64_t>(memory.aliased, 0));
 }
 
-std::string MemoryReport(const std::vector<DeviceData::Live>& arrays, size_t count) {
+std::string MemoryReport(const std::vector<tensor::DeviceData::Live>& arrays, size_t count) {
   using Key = std::pair<std::string, std::string>;  // shape, line
   std::map<Key, Group> groups;
   Group all;
-  for (const DeviceData::Live& live : arrays) {
+  for (const tensor::DeviceData::Live& live : arrays) {
     Group& group = groups[{live.shape->ToString(), ir::LineOf(live.location)}];
     for (Group* sum : {&group, &all}) {
       ++sum->arrays;
@@ -117,4 +117,4 @@ void SetHoldersFunction(HoldersFunction function) { holders.store(function); }
 
 HoldersFunction GetHoldersFunction() { return holders.load(); }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

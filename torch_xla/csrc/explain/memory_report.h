@@ -8,14 +8,14 @@
 #include "runtime/client.h"
 #include "tensor/device_data.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 
 /// "512.8 KiB".
 std::string BytesText(int64_t bytes);
 
 /// A line of totals, a line for each of the `count` largest groups of arrays (of equal shape and
 /// line), and a line for each of the `count` programs that need the most memory.
-std::string MemoryReport(const std::vector<DeviceData::Live>& arrays, size_t count);
+std::string MemoryReport(const std::vector<tensor::DeviceData::Live>& arrays, size_t count);
 
 /// A line for each of the `count` largest arrays that a graph computes, each beginning with a
 /// newline.
@@ -36,9 +36,9 @@ std::string MicrobatchText(const runtime::Executable::MemoryUse& memory,
                            const runtime::MemoryInfo& device);
 
 /// A function that names the holders of these arrays; null: unknown. Set by the bindings.
-using HoldersFunction = std::string (*)(const std::vector<DeviceData::Live>& arrays);
+using HoldersFunction = std::string (*)(const std::vector<tensor::DeviceData::Live>& arrays);
 void SetHoldersFunction(HoldersFunction function);
 
 HoldersFunction GetHoldersFunction();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

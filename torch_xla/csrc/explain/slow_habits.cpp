@@ -7,7 +7,7 @@
 
 #include "debug/report.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 namespace {
 
 // Reads or compilations are too frequent if there are as many of them as steps. This is checked
@@ -85,7 +85,7 @@ void NoteStepOfMany() {
   if (++window.steps >= kSteps) window.Look();
 }
 
-void NoteFrequentRead(const Origin& origin) {
+void NoteFrequentRead(const tensor::Origin& origin) {
   CountIn(&Window::reads, origin.ToString(),
           "; keep the values on the device, and read them together every few steps");
 }
@@ -94,4 +94,4 @@ void NoteFrequentCompile(const std::string& cause, const std::string& reason) {
   CountIn(&Window::compiles, cause, ", because of " + reason);
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

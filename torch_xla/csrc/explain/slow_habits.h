@@ -6,13 +6,13 @@
 
 #include "tensor/origin.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::explain {
 
 /// Notes that the calling thread has ended a step.
 void NoteStepOfMany();
 /// Notes that the calling thread has read computed data.
-void NoteFrequentRead(const Origin& origin);
+void NoteFrequentRead(const tensor::Origin& origin);
 /// Notes that the calling thread has compiled, with the cause (text of an origin) and the reason.
 void NoteFrequentCompile(const std::string& cause, const std::string& reason);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::explain

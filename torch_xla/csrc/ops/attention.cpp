@@ -98,7 +98,7 @@ bool TakesFlash(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   const bool has_mask = mask && mask->defined();
   if (has_mask && (causal || !FitsMask(*mask, query, key))) return false;
   if (!on_cpu) {
-    const auto element = lowering::PhysicalType(dtype, lazy::Platform());
+    const auto element = lowering::PhysicalType(dtype, tensor::Platform());
     return lowering::FitsCudnnAttention({element, query.size(2), key.size(2), query.size(3)},
                                         causal);
   }

@@ -39,7 +39,7 @@ template <bool backward>
 runtime::CallOnDevice OnDevice(const runtime::PartitionedCall& call);
 
 [[maybe_unused]] const bool registered = [] {
-  lazy::OnClientCreated([](runtime::Client& client) {
+  tensor::OnClientCreated([](runtime::Client& client) {
     constexpr double kLeastCapability = 8.0;
     bool all = runtime::HasCudnn(client.platform());
     for (const runtime::DeviceInfo& device : client.devices()) {

@@ -34,11 +34,11 @@ ir::Value ValueFor(const at::Tensor& self, const at::Tensor& src) {
   if (IsXla(src) && GetImpl(src)->root()->device() == device) {
     value = GetIrValue(src);
   } else if (src.device().is_cpu() && src.dim() == 0 && self.dim() > 0) {
-    value = lazy::MakeScalar(at::_local_scalar_dense(src), src.scalar_type(), false);
+    value = tensor::MakeScalar(at::_local_scalar_dense(src), src.scalar_type(), false);
   } else {
-    value = lazy::MakeLeaf(lazy::ToDevice(OnHost(src).to(self.scalar_type()), device));
+    value = tensor::MakeLeaf(exec::ToDevice(OnHost(src).to(self.scalar_type()), device));
   }
-  return lazy::Expand(lazy::Cast(value, self.scalar_type()), self.sizes());
+  return tensor::Expand(tensor::Cast(value, self.scalar_type()), self.sizes());
 }
 
 void CheckExpandable(const at::Tensor& from, const at::Tensor& to) {
@@ -105,11 +105,11 @@ at::Tensor XLANativeFunctions::_to_copy(const at::Tensor& self, std::optional<at
     at::Tensor copy = at::empty(self.sizes(), self.options().device(target).dtype(type));
     return CopyInto(copy, self);
   }
-  const int ordinal = lazy::DeviceOrdinal(target);
+  const int ordinal = tensor::DeviceOrdinal(target);
   if (ordinal != GetImpl(self)->root()->device()) {
     return aten::FromCpu(aten::ToCpu(self).to(type), ordinal);
   }
-  return MakeTensor(lazy::Cast(GetIrValue(self), type), ordinal);
+  return MakeTensor(tensor::Cast(GetIrValue(self), type), ordinal);
 }
 
 at::Tensor XLANativeFunctions::clone(const at::Tensor& self, std::optional<at::MemoryFormat>) {
@@ -130,7 +130,7 @@ at::Scalar XLANativeFunctions::_local_scalar_dense(const at::Tensor& self) {
   // This read is no fallback, but PyTorch/XLA has always counted reads in this way.
   static auto& reads = debug::GetCounter("aten::_local_scalar_dense");
   reads.Add();
-  lazy::CauseScope cause(".item()");
+  tensor::CauseScope cause(".item()");
   return at::_local_scalar_dense(aten::ToCpu(self));
 }
 
@@ -139,12 +139,12 @@ const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArr
   auto* impl = GetImpl(self);
   if (self.sizes() == size) return self;
   int64_t offset = 0;
-  if (const lazy::View* view = impl->view()) {
+  if (const tensor::View* view = impl->view()) {
     const bool is_part = view->steps.size() == 1 && !view->last().bitcast;
     if (!is_part && impl->root()->shape()->numel == 0) {
       // Other views of the storage cannot see any element.
-      ir::Value content = lazy::Fill(0, ir::GetShape(self.scalar_type(), size));
-      impl->Reset(c10::make_intrusive<lazy::Storage>(std::move(content), impl->root()->device()),
+      ir::Value content = tensor::Fill(0, ir::GetShape(self.scalar_type(), size));
+      impl->Reset(c10::make_intrusive<tensor::Storage>(std::move(content), impl->root()->device()),
                   nullptr, size);
       return self;
     }
@@ -152,8 +152,8 @@ const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArr
                 "resize_: a view of a reshaped transpose or of another dtype cannot be resized");
     offset = view->last().offset;
   }
-  lazy::Ints sizes(size.begin(), size.end()), strides = lazy::ContiguousStrides(size);
-  lazy::Storage& root = *impl->root();
+  tensor::Ints sizes(size.begin(), size.end()), strides = tensor::ContiguousStrides(size);
+  tensor::Storage& root = *impl->root();
   // As in PyTorch, elements keep their places in memory, and room is added at the end. Other views
   // of the storage keep their elements.
   const int64_t have = root.shape()->numel;
@@ -162,15 +162,16 @@ const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArr
     ir::Value content =
         GetIrValue(at::empty(offset == 0 ? size : c10::IntArrayRef(need), self.options()));
     if (have > 0) {
-      ir::Value old = lazy::ReadView(root, lazy::RestrideView(nullptr, {have}, {1}, 0).get());
-      auto larger = c10::make_intrusive<lazy::Storage>(std::move(content), root.device());
-      lazy::WriteView(*larger, lazy::RestrideView(nullptr, {have}, {1}, 0).get(), std::move(old));
+      ir::Value old = tensor::ReadView(root, tensor::RestrideView(nullptr, {have}, {1}, 0).get());
+      auto larger = c10::make_intrusive<tensor::Storage>(std::move(content), root.device());
+      tensor::WriteView(*larger, tensor::RestrideView(nullptr, {have}, {1}, 0).get(),
+                        std::move(old));
       content = larger->value();
     }
     root.Assign(std::move(content));
   }
   impl->Reset(impl->root(),
-              lazy::RestrideView(nullptr, std::move(sizes), std::move(strides), offset), size);
+              tensor::RestrideView(nullptr, std::move(sizes), std::move(strides), offset), size);
   if (c10::IntArrayRef(root.shape()->dims) == size) impl->Reset(impl->root(), nullptr, size);
   return self;
 }

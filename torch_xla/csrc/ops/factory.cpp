@@ -83,7 +83,7 @@ using aten::MakeFilled;
 using aten::MakeTensor;
 
 int OrdinalOf(const std::optional<at::Device>& device) {
-  return lazy::DeviceOrdinal(device.value_or(at::Device(at::kXLA)));
+  return tensor::DeviceOrdinal(device.value_or(at::Device(at::kXLA)));
 }
 
 at::ScalarType DtypeOf(const std::optional<at::ScalarType>& dtype) {
@@ -110,7 +110,7 @@ at::Tensor Like(const at::Tensor& self, const at::Scalar& value,
   if (device && !device->is_xla()) {
     return at::empty_like(self, dtype, layout, device, pin_memory, format).fill_(value);
   }
-  const int ordinal = lazy::DeviceOrdinal(device.value_or(self.device()));
+  const int ordinal = tensor::DeviceOrdinal(device.value_or(self.device()));
   at::Tensor filled = MakeFilled(value, dtype.value_or(self.scalar_type()), self.sizes(), ordinal);
   // An optimizer's state gets the sharding of its parameter.
   if (const auto* sharding = aten::IsXla(self) ? aten::MarkedSharding(self) : nullptr) {
@@ -166,13 +166,13 @@ at::Tensor& XLANativeFunctions::fill__Scalar(at::Tensor& self, const at::Scalar&
   auto* impl = aten::GetImpl(self);
   ir::ShapeRef shape = ir::GetShape(self.scalar_type(), self.sizes());
   const ir::Value value_now = impl->root()->value();
-  lazy::DeviceData* current = lazy::LeafData(value_now);
+  tensor::DeviceData* current = tensor::LeafData(value_now);
   if (!impl->view() && current && current->fill()) {
     // A tensor that has only ever been filled: as if it had been made with this value.
-    impl->Write(lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, impl->root()->device(),
-                                                                     value, current->sharding())));
+    impl->Write(tensor::MakeLeaf(c10::make_intrusive<tensor::DeviceData>(
+        shape, impl->root()->device(), value, current->sharding())));
   } else {
-    impl->Write(lazy::Fill(value, shape), /*same_for_all=*/true);
+    impl->Write(tensor::Fill(value, shape), /*same_for_all=*/true);
   }
   return self;
 }
@@ -213,7 +213,7 @@ at::Tensor XLANativeFunctions::scalar_tensor(const at::Scalar& s,
   } else {
     CheckHolds(type, s);
   }
-  return MakeTensor(lazy::Cast(lazy::MakeScalar(s), type), OrdinalOf(device));
+  return MakeTensor(tensor::Cast(tensor::MakeScalar(s), type), OrdinalOf(device));
 }
 
 at::Tensor XLANativeFunctions::full_like(const at::Tensor& self, const at::Scalar& fill_value,
@@ -273,10 +273,11 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
               "invalid size, possible overflow?");
   // A lowering may read a step among integers, such as the distance of bags of equal length.
   const ir::Value step_value = integral
-                                   ? lazy::MakeConstant(stride, stride.type(), /*wrapped=*/true)
-                                   : lazy::MakeScalar(stride);
-  aten::AssignNumbers(out, lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(first), step_value},
-                                          {}, ir::GetShape(dtype, {static_cast<int64_t>(size)})));
+                                   ? tensor::MakeConstant(stride, stride.type(), /*wrapped=*/true)
+                                   : tensor::MakeScalar(stride);
+  aten::AssignNumbers(
+      out, tensor::MakeNode(&ir::ops::arange, {tensor::MakeScalar(first), step_value}, {},
+                            ir::GetShape(dtype, {static_cast<int64_t>(size)})));
   return out;
 }
 
@@ -284,7 +285,7 @@ at::Tensor& XLANativeFunctions::eye_m_out(int64_t n, int64_t m, at::Tensor& out)
   TORCH_CHECK(n >= 0, "n must be greater or equal to 0, got ", n);
   TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
   aten::AssignOut(out,
-                  lazy::MakeNode(&ir::ops::eye, {}, {}, ir::GetShape(out.scalar_type(), {n, m})));
+                  tensor::MakeNode(&ir::ops::eye, {}, {}, ir::GetShape(out.scalar_type(), {n, m})));
   return out;
 }
 

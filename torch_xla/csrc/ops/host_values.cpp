@@ -17,13 +17,13 @@ bool XLANativeFunctions::equal(const at::Tensor& self, const at::Tensor& other) 
 bool XLANativeFunctions::is_set_to(const at::Tensor& self, const at::Tensor& tensor) {
   const auto *a = aten::GetImpl(self), *b = aten::GetImpl(tensor);
   if (a->root() != b->root() || self.sizes() != tensor.sizes()) return false;
-  const lazy::View *x = a->view(), *y = b->view();
+  const tensor::View *x = a->view(), *y = b->view();
   if (x && y) return x->steps == y->steps;
-  const lazy::View* view = x ? x : y;  // the other is the whole storage
+  const tensor::View* view = x ? x : y;  // the other is the whole storage
   if (!view) return true;
-  const lazy::ViewStep& step = view->last();
+  const tensor::ViewStep& step = view->last();
   return view->steps.size() == 1 && !step.bitcast && step.offset == 0 &&
-         step.strides == lazy::ContiguousStrides(step.sizes);
+         step.strides == tensor::ContiguousStrides(step.sizes);
 }
 
 bool XLANativeFunctions::_nested_tensor_from_mask_left_aligned(const at::Tensor& t,

@@ -103,7 +103,7 @@ void CheckFits(const at::Tensor& values, const at::Tensor& self, const Indices& 
     if (index) operands.push_back(aten::GetIrValue(*index));
   }
   ir::NodePtr taken =
-      lazy::MakeOpNode(&ir::ops::index_Tensor, std::move(operands), std::move(words));
+      tensor::MakeOpNode(&ir::ops::index_Tensor, std::move(operands), std::move(words));
   TORCH_CHECK(at::is_expandable_to(values.sizes(), taken->shape()->dims),
               "shape mismatch: value tensor of shape ", values.sizes(),
               " cannot be broadcast to indexing result of shape ",

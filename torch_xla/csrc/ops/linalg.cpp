@@ -100,7 +100,7 @@ void XLANativeFunctions::_linalg_check_errors(const at::Tensor& info, c10::strin
   // As on other accelerators the error is raised by this call, so it waits. Everything pending is
   // computed with it, else the factorization would be computed again when it is used.
   const int device = aten::GetImpl(info)->root()->device();
-  lazy::SyncStorages(lazy::Storage::Pending(device), /*wait=*/false);
+  exec::SyncStorages(tensor::Storage::Pending(device), /*wait=*/false);
   at::_linalg_check_errors(aten::ToCpu(info), api_name, is_matrix);
 }
 

@@ -124,7 +124,7 @@ std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::_ctc_loss(
   const ir::OpSpec& op = ir::ops::_ctc_loss_Tensor;
   const at::Tensor labels = LabelRows(targets, target_lengths);
   const int64_t times = log_probs.size(0), batch = log_probs.size(1);
-  ir::NodePtr node = lazy::MakeOpNode(
+  ir::NodePtr node = tensor::MakeOpNode(
       &op,
       {aten::GetIrValue(log_probs), aten::GetIrValue(labels),
        aten::GetIrValue(OnDevice(input_lengths, log_probs)),

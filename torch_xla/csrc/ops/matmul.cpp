@@ -449,8 +449,8 @@ at::Tensor DotGeneral(const at::Tensor& a, const at::Tensor& b, const std::vecto
   writer.IntList(a_dims);
   writer.IntList(b_dims);
   ir::ops::dot_general.counter->Add();
-  return MakeTensor(lazy::MakeNode(&ir::ops::dot_general, {lhs->Read(), rhs->Read()},
-                                   std::move(words), ir::GetShape(a.scalar_type(), dims)),
+  return MakeTensor(tensor::MakeNode(&ir::ops::dot_general, {lhs->Read(), rhs->Read()},
+                                     std::move(words), ir::GetShape(a.scalar_type(), dims)),
                     lhs->root()->device());
 }
 

@@ -423,14 +423,14 @@ using OptionalTensor = std::optional<at::Tensor>;
 at::Tensor MeanOfDevices(const at::Tensor& statistic) {
   if (!distributed::HasManualOps()) return statistic;
   const ir::Value value = aten::GetIrValue(statistic);
-  const size_t count = lazy::HoldersOf(value).size();
+  const size_t count = exec::HoldersOf(value).size();
   if (count == 0) return statistic;
   std::vector<int64_t> devices(count);
   std::iota(devices.begin(), devices.end(), 0);
   const auto size = static_cast<int64_t>(count);
   const ir::Value sum = distributed::ManualCollective(value, "sum", {size}, devices);
   return aten::MakeTensor(distributed::ToWhole(sum, *distributed::Sharding::Replicated()),
-                          lazy::DeviceOrdinal(statistic.device()))
+                          tensor::DeviceOrdinal(statistic.device()))
       .div(size);
 }
 

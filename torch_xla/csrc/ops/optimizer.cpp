@@ -54,7 +54,8 @@ at::Tensor RateTensor(const at::Tensor& rate, at::TensorList) { return rate; }
 at::Tensor RateTensor(double rate, at::TensorList params) {
   if (params.empty()) return {};
   const int device = aten::GetImpl(params[0], "a parameter")->root()->device();
-  return aten::MakeTensor(lazy::MakeScalarParameter(rate, at::kDouble, /*wrapped=*/false), device);
+  return aten::MakeTensor(tensor::MakeScalarParameter(rate, at::kDouble, /*wrapped=*/false),
+                          device);
 }
 
 void Adam(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,

@@ -41,10 +41,10 @@ ir::Value Random(const ir::OpSpec& op, const at::Tensor& self, const Generator& 
                  std::initializer_list<ir::Value> operands, at::ScalarType dtype) {
   ir::Node::Operands all{aten::DrawSeed(generator, GetImpl(self)->root()->device())};
   for (const ir::Value& operand : operands) all.push_back(operand);
-  return lazy::MakeNode(&op, std::move(all), {}, ir::GetShape(dtype, self.sizes()));
+  return tensor::MakeNode(&op, std::move(all), {}, ir::GetShape(dtype, self.sizes()));
 }
 
-ir::Value Number(double value) { return lazy::MakeScalar(value); }
+ir::Value Number(double value) { return tensor::MakeScalar(value); }
 
 /// The dtype in which to draw, before a conversion to the dtype of `self`.
 at::ScalarType FloatOf(const at::Tensor& self) {
@@ -52,7 +52,7 @@ at::ScalarType FloatOf(const at::Tensor& self) {
 }
 
 at::Tensor& FillWith(at::Tensor& self, const ir::Value& value) {
-  GetImpl(self)->Write(lazy::Cast(value, self.scalar_type()));
+  GetImpl(self)->Write(tensor::Cast(value, self.scalar_type()));
   return self;
 }
 
@@ -161,7 +161,7 @@ at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Gene
     from = Rounded(from, digits, /*up=*/true);
     to = std::max(from, Rounded(to - 1, digits, /*up=*/false)) + 1;
   }
-  auto number = [](int64_t n) { return lazy::MakeScalar(n); };
+  auto number = [](int64_t n) { return tensor::MakeScalar(n); };
   return FillWith(self,
                   Random(ir::ops::random, self, generator, {number(from), number(to)}, at::kLong));
 }
@@ -171,9 +171,10 @@ at::Tensor Normal(const at::Tensor& like, const ir::Value& mean, const ir::Value
   if (c10::multiply_integers(sizes) == 0) return at::empty(sizes, like.options());
   CheckFloating(like, "normal_kernel_cpu");
   const int device = GetImpl(like)->root()->device();
-  return MakeTensor(lazy::MakeNode(&ir::ops::normal, {aten::DrawSeed(generator, device), mean, std},
-                                   {}, ir::GetShape(like.scalar_type(), sizes)),
-                    device);
+  return MakeTensor(
+      tensor::MakeNode(&ir::ops::normal, {aten::DrawSeed(generator, device), mean, std}, {},
+                       ir::GetShape(like.scalar_type(), sizes)),
+      device);
 }
 
 }  // namespace
@@ -287,7 +288,7 @@ at::Tensor XLANativeFunctions::binomial(const at::Tensor& count, const at::Tenso
               " but expected ", count.scalar_type());
   const int device = GetImpl(count)->root()->device();
   return MakeTensor(
-      lazy::MakeNode(
+      tensor::MakeNode(
           &ir::ops::binomial,
           {aten::DrawSeed(generator, device), GetIrValue(count), GetIrValue(prob)}, {},
           ir::GetShape(count.scalar_type(), at::infer_size(count.sizes(), prob.sizes()))),
@@ -364,8 +365,8 @@ at::Tensor& XLANativeFunctions::randperm_generator_out(int64_t n, Generator gene
                                                        at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   const int device = GetImpl(out, "randperm")->root()->device();
-  aten::AssignOut(out, lazy::MakeNode(&ir::ops::randperm, {aten::DrawSeed(generator, device)}, {},
-                                      ir::GetShape(out.scalar_type(), {n})));
+  aten::AssignOut(out, tensor::MakeNode(&ir::ops::randperm, {aten::DrawSeed(generator, device)}, {},
+                                        ir::GetShape(out.scalar_type(), {n})));
   return out;
 }
 
@@ -387,13 +388,13 @@ at::Tensor XLANativeFunctions::multinomial(const at::Tensor& self, int64_t num_s
                   "invalid multinomial distribution (sum of probabilities <= 0)",
                   [&] { return self.sum(-1).gt(0).all(); });
   const int device = GetImpl(self)->root()->device();
-  lazy::Ints sizes(self.sizes().begin(), self.sizes().end());
+  tensor::Ints sizes(self.sizes().begin(), self.sizes().end());
   sizes.back() = num_samples;
   ir::Words words;
   ir::AttributeWriter(words).Int(replacement);
   return MakeTensor(
-      lazy::MakeNode(&ir::ops::multinomial, {aten::DrawSeed(generator, device), GetIrValue(self)},
-                     std::move(words), ir::GetShape(at::kLong, sizes)),
+      tensor::MakeNode(&ir::ops::multinomial, {aten::DrawSeed(generator, device), GetIrValue(self)},
+                       std::move(words), ir::GetShape(at::kLong, sizes)),
       device);
 }
 

@@ -112,7 +112,7 @@ void CheckThatItCompiles(std::string_view text) {
   }
   const std::string module = builder.Finish(builder.Call(builder.AddFunctions(text), arguments));
   try {
-    lazy::GetClient().Compile(module, {.device = lazy::CurrentDevice()});
+    tensor::GetClient().Compile(module, {.device = tensor::CurrentDevice()});
   } catch (const runtime::Error& error) {
     TORCH_CHECK_VALUE(false,
                       "torch_xla.library.stablehlo(): the text does not compile: ", error.what(),

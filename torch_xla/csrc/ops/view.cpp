@@ -34,23 +34,23 @@ namespace {
 using aten::GetImpl;
 using aten::MakeView;
 using aten::XLATensorImpl;
-using lazy::Ints;
+using tensor::Ints;
 
 /// The sizes, strides and offset of a tensor over the base of its last view step.
 struct Geometry {
   explicit Geometry(const at::Tensor& tensor)
       : impl(GetImpl(tensor)), sizes(tensor.sizes().begin(), tensor.sizes().end()) {
-    const lazy::View* view = impl->view();
+    const tensor::View* view = impl->view();
     if (view && !view->last().bitcast) {
       strides = view->last().strides;
       offset = view->last().offset;
     } else {
-      strides = lazy::ContiguousStrides(sizes);
+      strides = tensor::ContiguousStrides(sizes);
     }
   }
   at::Tensor Make() && {
-    lazy::ViewPtr view =
-        lazy::RestrideView(impl->view(), std::move(sizes), std::move(strides), offset);
+    tensor::ViewPtr view =
+        tensor::RestrideView(impl->view(), std::move(sizes), std::move(strides), offset);
     c10::IntArrayRef result = view->last().sizes;
     return MakeView(*impl, std::move(view), impl->dtype(), result);
   }
@@ -64,7 +64,7 @@ struct Geometry {
   int64_t offset = 0;
 };
 
-bool IsDense(const Geometry& geometry) { return lazy::IsDense(geometry.sizes, geometry.strides); }
+bool IsDense(const Geometry& geometry) { return tensor::IsDense(geometry.sizes, geometry.strides); }
 
 at::Tensor OnMeta(const at::Tensor& like) {
   return at::empty(like.sizes(), like.options().device(at::kMeta));
@@ -89,10 +89,10 @@ at::Tensor ViewAs(const at::Tensor& self, at::IntArrayRef size) {
     return std::move(geometry).Make();
   }
   // Strides cannot express a view of a transpose; to the user the tensor is contiguous.
-  lazy::ViewStep step;
+  tensor::ViewStep step;
   step.sizes.assign(sizes.begin(), sizes.end());
-  step.strides = lazy::ContiguousStrides(step.sizes);
-  return MakeView(*impl, lazy::AppendStep(impl->view(), std::move(step)), impl->dtype(), sizes);
+  step.strides = tensor::ContiguousStrides(step.sizes);
+  return MakeView(*impl, tensor::AppendStep(impl->view(), std::move(step)), impl->dtype(), sizes);
 }
 
 at::Tensor Bitcast(const at::Tensor& self, at::ScalarType dtype, const Ints& sizes) {
@@ -102,21 +102,21 @@ at::Tensor Bitcast(const at::Tensor& self, at::ScalarType dtype, const Ints& siz
   lowering::NaturalType(dtype);  // throws here, at the call, where the device has no such type
   auto* impl = GetImpl(self);
   // The reinterpretation must not depend on the storage's shape, which resize_ may change.
-  lazy::ViewPtr base = impl->view_ptr();
+  tensor::ViewPtr base = impl->view_ptr();
   if (!base) {
     Geometry whole(self);
-    base = lazy::RestrideView(nullptr, std::move(whole.sizes), std::move(whole.strides), 0);
+    base = tensor::RestrideView(nullptr, std::move(whole.sizes), std::move(whole.strides), 0);
   }
-  lazy::ViewStep step;
+  tensor::ViewStep step;
   step.sizes = sizes;
   step.bitcast = dtype;
-  return MakeView(*impl, lazy::AppendStep(base.get(), std::move(step)),
+  return MakeView(*impl, tensor::AppendStep(base.get(), std::move(step)),
                   c10::scalarTypeToTypeMeta(dtype), sizes);
 }
 
 /// The number of elements in the base of the last view step of `impl`.
 int64_t ElementsBelow(const XLATensorImpl& impl) {
-  const lazy::View* view = impl.view();
+  const tensor::View* view = impl.view();
   if (!view || (view->steps.size() == 1 && !view->last().bitcast)) {
     return impl.root()->shape()->numel;
   }
@@ -156,7 +156,7 @@ at::Tensor Transpose(const at::Tensor& self) {
   ir::Value product;
   if (self.use_count() == 1 && impl->root().use_count() == 1 && impl->is_whole() &&
       !impl->root()->sharding() && torch::autograd::get_current_graph_task_id() != -1) {
-    product = lazy::TransposedProduct(impl->root()->value());
+    product = tensor::TransposedProduct(impl->root()->value());
   }
   Geometry geometry(self);
   if (!product) {
@@ -164,10 +164,10 @@ at::Tensor Transpose(const at::Tensor& self) {
     std::swap(geometry.strides.end()[-1], geometry.strides.end()[-2]);
     return std::move(geometry).Make();
   }
-  auto root = c10::make_intrusive<lazy::Storage>(std::move(product), impl->root()->device());
-  Ints strides = lazy::ContiguousStrides(root->shape()->dims);
+  auto root = c10::make_intrusive<tensor::Storage>(std::move(product), impl->root()->device());
+  Ints strides = tensor::ContiguousStrides(root->shape()->dims);
   std::swap(strides.end()[-1], strides.end()[-2]);
-  impl->Reset(std::move(root), lazy::RestrideView(nullptr, geometry.sizes, std::move(strides), 0),
+  impl->Reset(std::move(root), tensor::RestrideView(nullptr, geometry.sizes, std::move(strides), 0),
               geometry.sizes);
   return MakeView(*impl, nullptr, impl->dtype(), impl->root()->shape()->dims);
 }
@@ -184,8 +184,9 @@ at::Tensor SqueezeDims(const at::Tensor& self, const std::vector<bool>& which) {
 /// `reshape`, `flatten` and `ravel` may have to copy as they do on the CPU.
 bool MayCopy(const at::Tensor& self) {
   if (!aten::IsXla(self)) return false;
-  const lazy::View* view = GetImpl(self)->view();
-  return view && !view->last().bitcast && !lazy::IsDense(view->last().sizes, view->last().strides);
+  const tensor::View* view = GetImpl(self)->view();
+  return view && !view->last().bitcast &&
+         !tensor::IsDense(view->last().sizes, view->last().strides);
 }
 
 }  // namespace
@@ -193,7 +194,7 @@ bool MayCopy(const at::Tensor& self) {
 at::Tensor autograd::reshape(const at::Tensor& self, c10::SymIntArrayRef shape) {
   const auto sizes = c10::asIntArrayRefSlowOpt(shape);
   if (sizes && MayCopy(self)) {
-    const lazy::ViewStep& step = GetImpl(self)->view()->last();
+    const tensor::ViewStep& step = GetImpl(self)->view()->last();
     const at::DimVector inferred = at::infer_size_dv(*sizes, self.numel());
     if (!at::detail::computeStride(step.sizes, step.strides, inferred)) {
       return at::_unsafe_view(self.clone(), inferred);
@@ -262,8 +263,8 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
   geometry.sizes.assign(size.begin(), size.end());
   geometry.strides.assign(stride.begin(), stride.end());
   if (dense) return std::move(geometry).Make();
-  lazy::ViewStep step{geometry.sizes, geometry.strides, geometry.offset, std::nullopt};
-  return MakeView(*geometry.impl, lazy::AppendStep(geometry.impl->view(), std::move(step)),
+  tensor::ViewStep step{geometry.sizes, geometry.strides, geometry.offset, std::nullopt};
+  return MakeView(*geometry.impl, tensor::AppendStep(geometry.impl->view(), std::move(step)),
                   geometry.impl->dtype(), size);
 }
 

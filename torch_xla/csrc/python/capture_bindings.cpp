@@ -33,8 +33,8 @@ std::vector<at::Tensor> TensorsOf(std::vector<ir::Value> values, int device) {
 
 /// The capture ends when the traced function has returned, which is before its Python object dies.
 struct PyCapture {
-  std::unique_ptr<lazy::Capture> capture;
-  lazy::Capture& get() const {
+  std::unique_ptr<exec::Capture> capture;
+  exec::Capture& get() const {
     TORCH_CHECK(capture, "the capture has ended");
     return *capture;
   }
@@ -42,7 +42,7 @@ struct PyCapture {
 
 class PyProgram {
  public:
-  PyProgram(lazy::Capture::Compiled compiled, std::vector<ir::ShapeRef> inputs,
+  PyProgram(exec::Capture::Compiled compiled, std::vector<ir::ShapeRef> inputs,
             std::vector<ir::ShapeRef> outputs, std::vector<std::pair<size_t, size_t>> writes,
             int device)
       : compiled_(std::move(compiled)),
@@ -56,23 +56,23 @@ class PyProgram {
   std::vector<at::Tensor> Call(const std::vector<at::Tensor>& tensors) const {
     TORCH_CHECK(tensors.size() == inputs_.size(), "expected ", inputs_.size(), " tensors, got ",
                 tensors.size());
-    std::vector<lazy::StoragePtr> pending;
+    std::vector<tensor::StoragePtr> pending;
     for (size_t i : compiled_.inputs) {
       const aten::XLATensorImpl* impl = aten::GetImpl(tensors[i], "compiled graph");
-      if (impl->is_whole() && !lazy::LeafData(impl->root()->value())) {
+      if (impl->is_whole() && !tensor::LeafData(impl->root()->value())) {
         pending.push_back(impl->root());
       }
     }
-    if (!pending.empty()) lazy::SyncStorages(pending, /*wait=*/false);
-    std::vector<lazy::DeviceDataPtr> data;
+    if (!pending.empty()) exec::SyncStorages(pending, /*wait=*/false);
+    std::vector<tensor::DeviceDataPtr> data;
     data.reserve(compiled_.inputs.size() + compiled_.captured.size());
     for (size_t i : compiled_.inputs) {
       const ir::Value leaf = aten::Evaluate(tensors[i]);
       TORCH_CHECK(leaf.shape() == inputs_[i], "compiled graph: expected input ", i, " of shape ",
                   inputs_[i]->ToString(), ", got ", leaf.shape()->ToString());
-      data.push_back(lazy::DeviceDataPtr::reclaim_copy(lazy::LeafData(leaf)));
+      data.push_back(tensor::DeviceDataPtr::reclaim_copy(tensor::LeafData(leaf)));
     }
-    std::vector<ir::Value> values = lazy::Run(compiled_, std::move(data), outputs_, device_);
+    std::vector<ir::Value> values = exec::Run(compiled_, std::move(data), outputs_, device_);
     std::vector<at::Tensor> results;
     results.reserve(values.size());
     for (ir::Value& value : values) results.push_back(aten::MakeTensor(std::move(value), device_));
@@ -83,7 +83,7 @@ class PyProgram {
   }
 
  private:
-  lazy::Capture::Compiled compiled_;
+  exec::Capture::Compiled compiled_;
   std::vector<ir::ShapeRef> inputs_, outputs_;
   std::vector<std::pair<size_t, size_t>> writes_;  // an input, and the output that is written to it
   int device_;
@@ -105,7 +105,7 @@ void BindCaptureClass(py::module_& m) {
   py::class_<PyCapture>(m, "_Capture")
       .def(py::init([](std::string what, const std::string& device) {
              py::gil_scoped_release no_gil;
-             return PyCapture{std::make_unique<lazy::Capture>(Ordinal(device), std::move(what))};
+             return PyCapture{std::make_unique<exec::Capture>(Ordinal(device), std::move(what))};
            }),
            py::arg("what"), py::arg("device") = "")
       // Returns a tensor that stands for an argument like `like`.
@@ -122,7 +122,7 @@ void BindCaptureClass(py::module_& m) {
           [](const PyCapture& self, const std::vector<at::Tensor>& inputs,
              const std::vector<at::Tensor>& outputs, const std::string& name, bool portable,
              std::optional<std::vector<size_t>> numbers) {
-            lazy::Capture::Function function = self.get().MakeFunction(
+            exec::Capture::Function function = self.get().MakeFunction(
                 ValuesOf(inputs), ValuesOf(outputs), name, {portable, std::move(numbers)});
             return py::make_tuple(function.text, function.inputs,
                                   TensorsOf(std::move(function.captured), self.get().device()),
@@ -142,7 +142,7 @@ void BindCaptureClass(py::module_& m) {
           py::arg("inputs"), py::arg("outputs"), py::arg("writes"), py::arg("name") = "captured")
       .def("bases",
            [](const PyCapture& self, const std::vector<at::Tensor>& tensors) {
-             return TensorsOf(lazy::Capture::BasesOf(ValuesOf(tensors)), self.get().device());
+             return TensorsOf(exec::Capture::BasesOf(ValuesOf(tensors)), self.get().device());
            })
       .def("depend",
            [](const PyCapture& self, const std::vector<at::Tensor>& tensors) {
@@ -175,7 +175,7 @@ void BindCapture(py::module_& m) {
   // Returns a tensor over each whole storage that is pending, even if only C++ holds the storage.
   m.def("_xla_pending_storages", [](const std::string& device) {
     std::vector<at::Tensor> tensors;
-    for (const lazy::StoragePtr& root : lazy::Storage::Pending(Ordinal(device))) {
+    for (const tensor::StoragePtr& root : tensor::Storage::Pending(Ordinal(device))) {
       tensors.push_back(at::detail::make_tensor<aten::XLATensorImpl>(
           root, nullptr, c10::scalarTypeToTypeMeta(root->shape()->dtype), root->shape()->dims));
     }
@@ -190,50 +190,51 @@ void BindCapture(py::module_& m) {
       py::arg("device"), NoGil());
   // Calls a function from this library's own text, which needs no check.
   m.def("_stablehlo_call", &aten::CallStableHlo, py::arg("text"), py::arg("inputs"), NoGil());
-  m.def("_xla_forbid_cuts", &lazy::ForbidCuts, py::arg("why"));
+  m.def("_xla_forbid_cuts", &exec::ForbidCuts, py::arg("why"));
   // The device's StepFinder.
   m.def(
       "_xla_hold_steps",
       [](bool hold) {
-        lazy::StepFinder& finder = lazy::StepFinderOf(lazy::CurrentDevice());
+        tensor::StepFinder& finder = tensor::StepFinderOf(tensor::CurrentDevice());
         hold ? finder.Hold() : finder.Release();
       },
       py::arg("hold"), NoGil());
   m.def(
       "_xla_expect_syncs",
-      [](uint64_t rounds) { lazy::StepFinderOf(lazy::CurrentDevice()).ExpectSyncs(rounds); },
+      [](uint64_t rounds) { tensor::StepFinderOf(tensor::CurrentDevice()).ExpectSyncs(rounds); },
       py::arg("rounds"), NoGil());
-  m.def("_xla_optimizer_stepped", &lazy::OptimizerStepped, py::arg("device"), NoGil());
-  m.def("_xla_forget_steps", [] { lazy::StepFinderOf(lazy::CurrentDevice()).Forget(); }, NoGil());
+  m.def("_xla_optimizer_stepped", &exec::OptimizerStepped, py::arg("device"), NoGil());
+  m.def(
+      "_xla_forget_steps", [] { tensor::StepFinderOf(tensor::CurrentDevice()).Forget(); }, NoGil());
   m.def(
       "_xla_pending_hash",
       [](const std::string& device) {
-        const ir::Hash128 hash = lazy::PendingHash(Ordinal(device));
+        const ir::Hash128 hash = exec::PendingHash(Ordinal(device));
         return std::pair(hash.low, hash.high);
       },
       NoGil());
   m.def(
       "_xla_pending_text",
-      [](const std::string& device) { return lazy::PendingText(Ordinal(device)); }, NoGil());
-  m.def("_xla_num_programs", &lazy::NumPrograms);
-  m.def("_xla_clear_programs", &lazy::ClearPrograms, NoGil());
-  m.def("_xla_set_compile_options", &lazy::SetCompileOptions, py::arg("options"));
+      [](const std::string& device) { return exec::PendingText(Ordinal(device)); }, NoGil());
+  m.def("_xla_num_programs", &exec::NumPrograms);
+  m.def("_xla_clear_programs", &exec::ClearPrograms, NoGil());
+  m.def("_xla_set_compile_options", &exec::SetCompileOptions, py::arg("options"));
   // Sets the settings of this thread; None removes them. Returns the previous ones.
-  py::class_<lazy::CompileSettings, std::shared_ptr<lazy::CompileSettings>>(m, "_CompileSettings");
-  using Settings = std::optional<std::shared_ptr<lazy::CompileSettings>>;
+  py::class_<exec::CompileSettings, std::shared_ptr<exec::CompileSettings>>(m, "_CompileSettings");
+  using Settings = std::optional<std::shared_ptr<exec::CompileSettings>>;
   m.def(
       "_xla_set_thread_settings",
       [](const Settings& settings) -> Settings {
-        auto before = lazy::SetThreadSettings(settings.value_or(nullptr));
+        auto before = exec::SetThreadSettings(settings.value_or(nullptr));
         if (!before) return std::nullopt;
-        return std::const_pointer_cast<lazy::CompileSettings>(before);
+        return std::const_pointer_cast<exec::CompileSettings>(before);
       },
       py::arg("settings"));
   m.def(
       "_xla_compile_settings",
       [](Options options, std::string name, bool inherit, bool keeps_sizes) {
-        const lazy::CompileSettingsPtr current = lazy::CurrentSettings();
-        auto settings = std::make_shared<lazy::CompileSettings>();
+        const exec::CompileSettingsPtr current = exec::CurrentSettings();
+        auto settings = std::make_shared<exec::CompileSettings>();
         if (inherit) settings->options = current->options;
         settings->keeps_sizes = keeps_sizes || current->keeps_sizes;
         for (auto& option : options) settings->options.push_back(std::move(option));
@@ -254,7 +255,7 @@ void BindCapture(py::module_& m) {
     return kNames[static_cast<int>(lowering::mat_mul_precision.load())];
   });
   m.def("_xla_rounds_products",
-        [] { return lowering::CurrentPrecision(lazy::Platform()).rounds_products; });
+        [] { return lowering::CurrentPrecision(tensor::Platform()).rounds_products; });
 }
 
 }  // namespace torch_xla::python

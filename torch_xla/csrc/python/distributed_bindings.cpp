@@ -28,12 +28,13 @@ std::vector<at::Tensor> RunCollective(const std::string& kind, const std::string
     aten::XLATensorImpl* impl = aten::GetImpl(tensor, kind.c_str());
     if (device < 0) device = impl->root()->device();
     TORCH_CHECK(impl->root()->device() == device, kind, ": expected tensors on one device, got ",
-                lazy::TorchDevice(device), " and ", tensor.device());
+                tensor::TorchDevice(device), " and ", tensor.device());
     inputs.push_back(impl->Read());
   }
   distributed::Collective collective{distributed::CollectiveNamed(kind),
                                      distributed::ReductionNamed(reduction), groups, arguments};
-  std::vector<ir::Value> values = lazy::MakeCollective(std::move(collective), inputs, device);
+  std::vector<ir::Value> values =
+      distributed::MakeCollective(std::move(collective), inputs, device);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < values.size(); ++i) {
     if (in_place) {
@@ -93,7 +94,7 @@ void BindDistributed(py::module_& m) {
       [](int rank, int size, int local_rank, const c10::intrusive_ptr<c10d::Store>& store) {
         auto shared = distributed::MakeProcessStore(store);
         py::gil_scoped_release no_gil;
-        lazy::SetProcessPlace({rank, size, local_rank, std::move(shared)});
+        tensor::SetProcessPlace({rank, size, local_rank, std::move(shared)});
       },
       py::arg("rank"), py::arg("size"), py::arg("local_rank"), py::arg("store"));
   // With a reason, running collectives fail and the other replicas are told the reason.
@@ -111,7 +112,7 @@ void BindDistributed(py::module_& m) {
   m.def("_xla_replicas_connected", &distributed::HasCommunicator);
   m.def(
       "_xla_collective_pending",
-      [](const std::string& device) { return lazy::CollectivePending(Ordinal(device)); },
+      [](const std::string& device) { return distributed::CollectivePending(Ordinal(device)); },
       py::arg("device") = "", NoGil());
   m.def("_xla_ended_replicas", [] { return distributed::GetCommunicator()->Ended(); }, NoGil());
   m.def("_xla_collective", &RunCollective, py::arg("kind"), py::arg("reduction"),

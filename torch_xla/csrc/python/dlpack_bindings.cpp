@@ -17,7 +17,7 @@ namespace {
 
 /// The DLPack device of a device; nothing if DLPack has no name for the platform's memory.
 std::optional<DLDevice> DlpackDevice(int ordinal) {
-  const runtime::Client& client = lazy::GetClient();
+  const runtime::Client& client = tensor::GetClient();
   if (client.host_memory()) return DLDevice{kDLCPU, 0};
   const int id = client.devices()[ordinal].hardware_id;
   // No test covers the lines below; they were run once on a GPU (docs/data.md).
@@ -28,7 +28,7 @@ std::optional<DLDevice> DlpackDevice(int ordinal) {
 
 py::buffer_error CannotShare(int ordinal, const std::string& reason) {
   return py::buffer_error("__dlpack__: the memory of xla:" + std::to_string(ordinal) + " (" +
-                          lazy::Platform() + ") cannot be shared: " + reason +
+                          tensor::Platform() + ") cannot be shared: " + reason +
                           "; copy it with .cpu() first");
 }
 
@@ -106,7 +106,7 @@ py::object Export(const at::Tensor& tensor, bool versioned) {
   {
     py::gil_scoped_release no_gil;
     exported->leaf = aten::Evaluate(tensor);
-    lazy::DeviceData* data = lazy::LeafData(exported->leaf);
+    tensor::DeviceData* data = tensor::LeafData(exported->leaf);
     runtime::Buffer* buffer = data->Wait()[0].get();
     buffer->ReadyEvent().Await();
     bytes = buffer->bytes();
@@ -159,7 +159,7 @@ struct Foreign {
 /// Consumes the capsule and returns its array as device data. Returns nullptr, and leaves the
 /// capsule as it was, if the array cannot be the memory of a tensor on the device.
 template <typename Managed>
-lazy::DeviceDataPtr Take(const py::object& capsule, int ordinal, intptr_t stream) {
+tensor::DeviceDataPtr Take(const py::object& capsule, int ordinal, intptr_t stream) {
   auto* managed = static_cast<Managed*>(
       PyCapsule_GetPointer(capsule.ptr(), at::DLPackTraits<Managed>::capsule));
   if constexpr (kVersioned<Managed>) {
@@ -176,7 +176,7 @@ lazy::DeviceDataPtr Take(const py::object& capsule, int ordinal, intptr_t stream
       ir::GetShape(at::toScalarType(array.dtype), {array.shape, static_cast<size_t>(array.ndim)});
   if (shape->numel == 0) return nullptr;
   auto foreign = std::make_shared<Foreign<Managed>>(managed);
-  auto data = lazy::ViewOf(static_cast<char*>(array.data) + array.byte_offset, shape, ordinal,
+  auto data = exec::ViewOf(static_cast<char*>(array.data) + array.byte_offset, shape, ordinal,
                            foreign, stream);
   if (data) {
     foreign->taken = true;
@@ -189,17 +189,17 @@ std::optional<at::Tensor> Import(const py::object& capsule, const std::string& d
                                  intptr_t stream) {
   const int ordinal = [&] {
     py::gil_scoped_release no_gil;
-    lazy::GetClient();
+    tensor::GetClient();
     return Ordinal(device);
   }();
-  lazy::DeviceDataPtr data;
+  tensor::DeviceDataPtr data;
   if (PyCapsule_IsValid(capsule.ptr(), at::DLPackTraits<DLManagedTensorVersioned>::capsule)) {
     data = Take<DLManagedTensorVersioned>(capsule, ordinal, stream);
   } else if (PyCapsule_IsValid(capsule.ptr(), at::DLPackTraits<DLManagedTensor>::capsule)) {
     data = Take<DLManagedTensor>(capsule, ordinal, stream);
   }
   if (!data) return std::nullopt;
-  return aten::MakeTensor(lazy::MakeLeaf(data), ordinal);
+  return aten::MakeTensor(tensor::MakeLeaf(data), ordinal);
 }
 
 }  // namespace
@@ -216,7 +216,7 @@ void BindDlpack(py::module_& m) {
       py::arg("device"), NoGil());
   m.def(
       "_xla_external_stream",
-      [](const std::string& name) { return lazy::GetClient().ExternalStream(Ordinal(name)); },
+      [](const std::string& name) { return tensor::GetClient().ExternalStream(Ordinal(name)); },
       py::arg("device"), NoGil());
 }
 

@@ -52,9 +52,9 @@ class Look {
         is_neg_(impl.is_neg()),
         is_whole_(impl.is_whole()) {}
 
-  lazy::ViewPtr view_;
+  tensor::ViewPtr view_;
   caffe2::TypeMeta dtype_;
-  lazy::Ints sizes_;
+  tensor::Ints sizes_;
   bool is_conj_, is_neg_, is_whole_;
 };
 
@@ -66,12 +66,12 @@ void MarkDynamic(const at::Tensor& tensor, int64_t dim, int64_t bound) {
     throw py::value_error("mark_dynamic(): expected a `max` of at least the size " +
                           std::to_string(tensor.size(wrapped)) + ", got " + std::to_string(bound));
   const ir::Value value = impl.root()->value();
-  lazy::DeviceData* data = lazy::LeafData(value);
+  tensor::DeviceData* data = tensor::LeafData(value);
   if (!impl.is_whole() || !data)
     throw py::value_error(
         "mark_dynamic(): expected a tensor that was copied to the device, got a view or a result "
         "that is not computed yet");
-  lazy::MarkSize(lazy::DeviceDataPtr::reclaim_copy(data), static_cast<size_t>(wrapped), bound);
+  sizes::MarkSize(tensor::DeviceDataPtr::reclaim_copy(data), static_cast<size_t>(wrapped), bound);
 }
 
 }  // namespace
@@ -81,40 +81,40 @@ void BindExecution(py::module_& m) {
   m.def(
       "_xla_sync",
       [](const std::vector<std::string>& devices, bool wait) {
-        for (int device : Ordinals(devices)) lazy::SyncDevice(device, wait);
+        for (int device : Ordinals(devices)) exec::SyncDevice(device, wait);
       },
       py::arg("devices") = std::vector<std::string>(), py::arg("wait") = false, NoGil());
   m.def(
       "_xla_sync_multi",
       [](const std::vector<at::Tensor>& tensors, const std::vector<std::string>&, bool wait, bool) {
-        std::vector<lazy::StoragePtr> storages;
+        std::vector<tensor::StoragePtr> storages;
         for (const at::Tensor& tensor : tensors) {
           storages.push_back(aten::GetImpl(tensor, "_xla_sync_multi")->root());
         }
-        lazy::SyncStorages(storages, wait);
+        exec::SyncStorages(storages, wait);
       },
       py::arg("tensors"), py::arg("devices") = std::vector<std::string>(), py::arg("wait") = true,
       py::arg("sync_xla_data") = true, NoGil());
   m.def(
       "_xla_wait_device_ops",
       [](const std::vector<std::string>& devices) {
-        for (int device : Ordinals(devices)) lazy::WaitDevice(device);
+        for (int device : Ordinals(devices)) exec::WaitDevice(device);
       },
       py::arg("devices") = std::vector<std::string>(), NoGil());
-  m.def("_shutdown", &lazy::Shutdown, NoGil());
+  m.def("_shutdown", &exec::Shutdown, NoGil());
   m.def("_get_xla_tensors_text",
         [](const std::vector<at::Tensor>& tensors) { return ir::ToText(ValuesOf(tensors)); });
   m.def("_get_xla_tensors_dot",
         [](const std::vector<at::Tensor>& tensors) { return ir::ToDot(ValuesOf(tensors)); });
   m.def(
       "_get_xla_tensors_hlo",
-      [](const std::vector<at::Tensor>& tensors) { return lazy::StableHloOf(ValuesOf(tensors)); },
+      [](const std::vector<at::Tensor>& tensors) { return exec::StableHloOf(ValuesOf(tensors)); },
       NoGil());
   // Without tensors, everything that is pending on the default device.
   m.def(
       "_xla_stablehlo_of",
       [](const std::vector<at::Tensor>& tensors) {
-        return lazy::StableHloOf(tensors.empty() ? lazy::PendingValues(lazy::CurrentDevice())
+        return exec::StableHloOf(tensors.empty() ? exec::PendingValues(tensor::CurrentDevice())
                                                  : ValuesOf(tensors));
       },
       NoGil());
@@ -122,21 +122,21 @@ void BindExecution(py::module_& m) {
   m.def(
       "_xla_last_pending",
       [](const std::string& device) -> std::optional<at::Tensor> {
-        const std::vector<lazy::StoragePtr> pending = lazy::Storage::Pending(Ordinal(device));
+        const std::vector<tensor::StoragePtr> pending = tensor::Storage::Pending(Ordinal(device));
         if (pending.empty()) return std::nullopt;
         return aten::MakeTensor(pending.back()->value(), pending.back()->device());
       },
       NoGil());
   m.def("_xla_set_seed_mask", &aten::SetSeedMask);
-  m.def("_set_ir_debug", &lazy::SetIrDebug);
-  m.def("_get_ir_debug", &lazy::IrDebug);
-  m.def("_set_xla_all_numbers_special_scalars", &lazy::SetAllNumbersSpecial);
-  m.def("_get_xla_all_numbers_special_scalars", &lazy::AllNumbersSpecial);
+  m.def("_set_ir_debug", &tensor::SetIrDebug);
+  m.def("_get_ir_debug", &tensor::IrDebug);
+  m.def("_set_xla_all_numbers_special_scalars", &tensor::SetAllNumbersSpecial);
+  m.def("_get_xla_all_numbers_special_scalars", &tensor::AllNumbersSpecial);
   m.def("_xla_suppress", [](const at::Tensor& overlaps, const at::Tensor& valid) {
     aten::XLATensorImpl* impl = aten::GetImpl(overlaps, "nms");
     ir::ops::nms.counter->Add();
-    return aten::MakeTensor(lazy::MakeNode(&ir::ops::nms, {impl->Read(), aten::GetIrValue(valid)},
-                                           {}, ir::GetShape(at::kBool, valid.sizes())),
+    return aten::MakeTensor(tensor::MakeNode(&ir::ops::nms, {impl->Read(), aten::GetIrValue(valid)},
+                                             {}, ir::GetShape(at::kBool, valid.sizes())),
                             impl->root()->device());
   });
   // The id of the storage, which is equal for tensors that share memory.
@@ -148,15 +148,15 @@ void BindExecution(py::module_& m) {
   m.def("_xla_get_layout", [](const at::Tensor& tensor) -> std::optional<Layout> {
     const aten::XLATensorImpl* impl = aten::GetImpl(tensor, "_xla_get_layout");
     if (impl->is_conj() || impl->is_neg()) return std::nullopt;
-    const lazy::View* view = impl->view();
+    const tensor::View* view = impl->view();
     if (!view) return Layout(tensor.strides().vec(), 0);
-    const lazy::ViewStep& step = view->last();
+    const tensor::ViewStep& step = view->last();
     if (view->steps.size() != 1 || step.bitcast) return std::nullopt;
     return Layout({step.strides.begin(), step.strides.end()}, step.offset);
   });
   // Returns a tensor over the whole storage of `tensor`.
   m.def("_xla_get_storage_tensor", [](const at::Tensor& tensor) {
-    const lazy::StoragePtr& root = aten::GetImpl(tensor, "_xla_get_storage_tensor")->root();
+    const tensor::StoragePtr& root = aten::GetImpl(tensor, "_xla_get_storage_tensor")->root();
     return at::detail::make_tensor<aten::XLATensorImpl>(
         root, nullptr, c10::scalarTypeToTypeMeta(root->shape()->dtype), root->shape()->dims);
   });

@@ -39,7 +39,7 @@ namespace {
 using Record = py::typing::Dict<py::str, py::object>;
 using Records = py::typing::List<Record>;
 
-Record AsDict(const lazy::Explanation& explanation) {
+Record AsDict(const explain::Explanation& explanation) {
   py::list reasons;
   for (const auto& reason : explanation.reasons) {
     reasons.append(py::dict(py::arg("kind") = reason.kind, py::arg("text") = reason.text,
@@ -55,7 +55,7 @@ Record AsDict(const lazy::Explanation& explanation) {
                 py::arg("text") = explanation.ToString());
 }
 
-Record AsDict(const lazy::DeviceData::Live& live) {
+Record AsDict(const tensor::DeviceData::Live& live) {
   const ir::SourceLocation* location = live.location;
   return Record(py::arg("id") = live.id, py::arg("bytes") = live.bytes,
                 py::arg("shape") = live.shape->ToString(), py::arg("device") = live.device,
@@ -66,9 +66,9 @@ Record AsDict(const lazy::DeviceData::Live& live) {
                 py::arg("backward") = location && location->backward);
 }
 
-Records AsDicts(const std::vector<lazy::DeviceData::Live>& arrays) {
+Records AsDicts(const std::vector<tensor::DeviceData::Live>& arrays) {
   Records dicts;
-  for (const lazy::DeviceData::Live& live : arrays) dicts.append(AsDict(live));
+  for (const tensor::DeviceData::Live& live : arrays) dicts.append(AsDict(live));
   return dicts;
 }
 
@@ -96,10 +96,10 @@ void CallHost(const std::vector<at::Tensor>& arrays, int64_t id) {
   for (const at::Tensor& array : arrays) {
     operands.push_back(aten::OperandValue(array, device, "debug", "tensors"));
   }
-  operands.push_back(lazy::MakeScalarParameter(id, c10::ScalarType::Long, /*wrapped=*/false));
+  operands.push_back(tensor::MakeScalarParameter(id, c10::ScalarType::Long, /*wrapped=*/false));
   ir::Words words;
   ir::AttributeWriter(words).Int(static_cast<int64_t>(arrays.size()));
-  lazy::MakeOrdered(
+  distributed::MakeOrdered(
       ir::ops::host_call, std::move(operands), std::move(words), [] { return ir::OutputShapes(); },
       device);
 }
@@ -120,7 +120,7 @@ void RaiseAtRead() {
 
 void BindInsight(py::module_& m) {
   // Whether programs of the platform can call the host.
-  m.def("_xla_can_call_host", [] { return lowering::HasCpuKernels(lazy::Platform()); }, NoGil());
+  m.def("_xla_can_call_host", [] { return lowering::HasCpuKernels(tensor::Platform()); }, NoGil());
   m.def("_xla_call_host", &CallHost, py::arg("arrays"), py::arg("id"), NoGil());
   // Waits for the next call and returns (id, arrays), or None at the end.
   m.def(
@@ -138,8 +138,8 @@ void BindInsight(py::module_& m) {
         aten::SetAfterRead(&RaiseAtRead);
       },
       py::arg("read"));
-  m.def("_xla_set_find_nan", &lazy::SetFindsNan, py::arg("on"));
-  m.def("_xla_finds_nan", &lazy::FindsNan);
+  m.def("_xla_set_find_nan", &exec::SetFindsNan, py::arg("on"));
+  m.def("_xla_finds_nan", &exec::FindsNan);
   m.def("_xla_set_module", &SetModule, py::arg("name"));
   // Returns (operation, whether it is an input of the program, lines from the innermost on, module
   // or None). None if no search has this number.
@@ -148,7 +148,7 @@ void BindInsight(py::module_& m) {
       [](int64_t search, int64_t position)
           -> std::optional<
               std::tuple<std::string, bool, std::vector<std::string>, const std::string*>> {
-        const std::optional<lazy::FoundNan> found = lazy::NanOf(search, position);
+        const std::optional<exec::FoundNan> found = exec::NanOf(search, position);
         if (!found) return std::nullopt;
         std::vector<std::string> lines;
         const std::string* module = ModuleOf(found->location);
@@ -173,7 +173,7 @@ void BindInsight(py::module_& m) {
   m.def(
       "_start_device_profiler",
       []() -> std::unique_ptr<runtime::DeviceProfiler> {
-        const runtime::PluginSpec spec = runtime::FindPlugin(lazy::Platform());
+        const runtime::PluginSpec spec = runtime::FindPlugin(tensor::Platform());
         if (spec.topology) return nullptr;  // nothing runs there
         return runtime::DeviceProfiler::Start(runtime::PluginLibrary::Load(spec.library));
       },
@@ -182,7 +182,7 @@ void BindInsight(py::module_& m) {
       "_explanations",
       [](int64_t after, size_t count) {
         Records found;
-        for (const auto& explanation : lazy::Explanations(after, count)) {
+        for (const auto& explanation : explain::Explanations(after, count)) {
           found.append(AsDict(explanation));
         }
         return found;
@@ -192,17 +192,18 @@ void BindInsight(py::module_& m) {
   m.def("_why_not_on_disk", [](const py::bytes& bytes) {
     const std::string key = bytes;
     const py::gil_scoped_release released;
-    const std::shared_ptr<lazy::DiskCache> cache = lazy::GetDiskCache();
+    const std::shared_ptr<exec::DiskCache> cache = exec::GetDiskCache();
     return cache ? cache->WhyMissing(key) : std::string();
   });
-  m.def("_set_recompile_is_error", &lazy::SetRecompileIsError);
-  m.def("_graph_record_size", &lazy::RecordSize);
+  m.def("_set_recompile_is_error", &explain::SetRecompileIsError);
+  m.def("_graph_record_size", &explain::RecordSize);
   m.def(
       "_memory_report",
-      [](size_t count) { return lazy::MemoryReport(lazy::DeviceData::AllLive(), count); }, NoGil());
-  m.def("_bytes_text", &lazy::BytesText);
+      [](size_t count) { return explain::MemoryReport(tensor::DeviceData::AllLive(), count); },
+      NoGil());
+  m.def("_bytes_text", &explain::BytesText);
   // A dict for each array in device memory.
-  m.def("_live_arrays", [] { return AsDicts(lazy::DeviceData::AllLive()); });
+  m.def("_live_arrays", [] { return AsDicts(tensor::DeviceData::AllLive()); });
   // The objects known to the garbage collector that are of these types: a list for each type.
   m.def("_objects_of_types", [](const std::vector<py::type>& types) {
     const NoOtherCode alone;
@@ -241,8 +242,8 @@ void BindInsight(py::module_& m) {
   m.def("_array_ids", [](const std::vector<at::Tensor>& tensors) {
     std::vector<std::optional<uint64_t>> ids;
     for (const at::Tensor& tensor : tensors) {
-      const lazy::DeviceData* data =
-          aten::IsXla(tensor) ? lazy::LeafData(aten::GetImpl(tensor)->root()->value()) : nullptr;
+      const tensor::DeviceData* data =
+          aten::IsXla(tensor) ? tensor::LeafData(aten::GetImpl(tensor)->root()->value()) : nullptr;
       ids.push_back(data ? std::optional(data->id()) : std::nullopt);
     }
     return ids;
@@ -253,11 +254,11 @@ void BindInsight(py::module_& m) {
       [](const std::vector<at::Tensor>& tensors) {
         std::vector<ir::Value> values;
         for (const at::Tensor& tensor : tensors) values.push_back(aten::GetIrValue(tensor));
-        const auto lock = lazy::LockGraph();
+        const auto lock = tensor::LockGraph();
         std::vector<uint64_t> ids;
-        for (const ir::Node* node : lazy::CollectGraph(std::move(values)).order) {
+        for (const ir::Node* node : tensor::CollectGraph(std::move(values)).order) {
           if (&node->op() != &ir::ops::device_data) continue;
-          const auto* data = static_cast<lazy::DeviceData*>(node->payload());
+          const auto* data = static_cast<tensor::DeviceData*>(node->payload());
           ids.push_back(data->fill() ? 0 : data->id());
         }
         return ids;
@@ -268,17 +269,17 @@ void BindInsight(py::module_& m) {
       "_pending_array_ids",
       [] {
         std::vector<uint64_t> ids;
-        for (size_t device = 0; device < lazy::GetClient().devices().size(); ++device) {
-          const auto found = lazy::PendingInputs(static_cast<int>(device));
+        for (size_t device = 0; device < tensor::GetClient().devices().size(); ++device) {
+          const auto found = exec::PendingInputs(static_cast<int>(device));
           ids.insert(ids.end(), found.begin(), found.end());
         }
         return ids;
       },
       NoGil());
-  m.def("_record_memory_events", &lazy::DeviceData::RecordEvents);
+  m.def("_record_memory_events", &tensor::DeviceData::RecordEvents);
   m.def("_memory_events", [] {
     Records events;
-    for (const lazy::DeviceData::Event& event : lazy::DeviceData::Events()) {
+    for (const tensor::DeviceData::Event& event : tensor::DeviceData::Events()) {
       Record as_dict = AsDict(event.data);
       as_dict["came"] = event.came;
       as_dict["time_us"] = event.time_us;
@@ -289,12 +290,12 @@ void BindInsight(py::module_& m) {
   // The memory that the programs of the last compilations need: a dict each.
   m.def("_program_memory", [] {
     Records programs;
-    for (const lazy::Explanation& program : lazy::Explanations(0, SIZE_MAX)) {
+    for (const explain::Explanation& program : explain::Explanations(0, SIZE_MAX)) {
       const auto& memory = program.memory;
       if (memory.temporaries < 0) continue;
       programs.append(Record(
           py::arg("number") = program.number, py::arg("cause") = program.cause,
-          py::arg("peak") = lazy::PeakOf(memory), py::arg("temporaries") = memory.temporaries,
+          py::arg("peak") = explain::PeakOf(memory), py::arg("temporaries") = memory.temporaries,
           py::arg("arguments") = memory.arguments, py::arg("outputs") = memory.outputs,
           py::arg("aliased") = memory.aliased, py::arg("code") = memory.code));
     }
@@ -322,13 +323,13 @@ void BindInsight(py::module_& m) {
         using Lines = std::vector<std::tuple<std::string, double, double, size_t>>;
         using Whole = std::vector<std::pair<std::string, double>>;
         std::optional<std::pair<Lines, Whole>> costs;
-        const lazy::GraphSnapshotPtr record = lazy::RecordOf(number);
+        const explain::GraphSnapshotPtr record = explain::RecordOf(number);
         if (!record) return costs;
         costs.emplace();
-        for (const lazy::LineCost& cost : lazy::CostsByLine(*record)) {
+        for (const explain::LineCost& cost : explain::CostsByLine(*record)) {
           costs->first.emplace_back(cost.line, cost.flops, cost.bytes, cost.operations);
         }
-        for (const lazy::ProgramPtr& program : lazy::Programs()) {
+        for (const exec::ProgramPtr& program : exec::Programs()) {
           if (program->compiled && program->executable && program->explanation == number) {
             costs->second = program->executable->Costs();
           }
@@ -336,16 +337,18 @@ void BindInsight(py::module_& m) {
         return costs;
       },
       NoGil());
-  lazy::SetHoldersFunction([](const std::vector<lazy::DeviceData::Live>& arrays) -> std::string {
-    if (!Py_IsInitialized()) return {};
-    py::gil_scoped_acquire gil;
-    try {
-      const py::module_ owners = py::module_::import("torch_xla._internal.insight.memory_owners");
-      return owners.attr("text")(AsDicts(arrays)).cast<std::string>();
-    } catch (const std::exception&) {
-      return {};  // the error is complete without it
-    }
-  });
+  explain::SetHoldersFunction(
+      [](const std::vector<tensor::DeviceData::Live>& arrays) -> std::string {
+        if (!Py_IsInitialized()) return {};
+        py::gil_scoped_acquire gil;
+        try {
+          const py::module_ owners =
+              py::module_::import("torch_xla._internal.insight.memory_owners");
+          return owners.attr("text")(AsDicts(arrays)).cast<std::string>();
+        } catch (const std::exception&) {
+          return {};  // the error is complete without it
+        }
+      });
 }
 
 }  // namespace torch_xla::python

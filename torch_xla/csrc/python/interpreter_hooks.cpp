@@ -136,8 +136,8 @@ bool SyncsInLoop() {
 void RegisterInterpreterHooks() {
   PrepareUserLocation();
   ir::SetLocationFunction(&UserLocation);
-  lazy::SetReaderFunction(&Reader);
-  lazy::SetSyncsInLoop(&SyncsInLoop);
+  tensor::SetReaderFunction(&Reader);
+  tensor::SetSyncsInLoop(&SyncsInLoop);
   aten::SetDecomposer(&Decompose);
 }
 

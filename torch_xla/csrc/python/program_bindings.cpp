@@ -14,7 +14,7 @@ namespace {
 
 /// A compiled program, which stays compiled while this object lives.
 struct CompiledProgram {
-  lazy::ProgramPtr program;
+  exec::ProgramPtr program;
   const runtime::Executable& executable() const { return *program->executable; }
 };
 
@@ -66,7 +66,7 @@ void BindPrograms(py::module_& m) {
       "_xla_compiled_programs",
       [] {
         std::vector<CompiledProgram> compiled;
-        for (lazy::ProgramPtr& program : lazy::Programs()) {
+        for (exec::ProgramPtr& program : exec::Programs()) {
           if (program->compiled && program->executable) compiled.push_back({std::move(program)});
         }
         return compiled;

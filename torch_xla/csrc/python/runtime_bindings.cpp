@@ -16,7 +16,7 @@ namespace torch_xla::python {
 namespace py = pybind11;
 
 int Ordinal(const std::string& device) {
-  return device.empty() ? lazy::CurrentDevice() : lazy::DeviceOrdinal(c10::Device(device));
+  return device.empty() ? tensor::CurrentDevice() : tensor::DeviceOrdinal(c10::Device(device));
 }
 
 std::vector<int> Ordinals(const std::vector<std::string>& devices) {
@@ -24,8 +24,8 @@ std::vector<int> Ordinals(const std::vector<std::string>& devices) {
   for (const std::string& device : devices) ordinals.push_back(Ordinal(device));
   if (!devices.empty()) return ordinals;
   // A process that has not used a device need not start a client.
-  const int current = lazy::CurrentDevice();
-  if (lazy::ClientCreated() || !lazy::Storage::Pending(current).empty())
+  const int current = tensor::CurrentDevice();
+  if (tensor::ClientCreated() || !tensor::Storage::Pending(current).empty())
     ordinals.push_back(current);
   return ordinals;
 }
@@ -37,7 +37,7 @@ std::string Name(int ordinal) { return "xla:" + std::to_string(ordinal); }
 /// Like Ordinal, but starts no client. Without a client any ordinal is accepted, since programs on
 /// the CPU also save and restore the states of all generators.
 int OrdinalOfRng(const std::string& device) {
-  return lazy::ClientCreated() || device.empty() ? Ordinal(device) : c10::Device(device).index();
+  return tensor::ClientCreated() || device.empty() ? Ordinal(device) : c10::Device(device).index();
 }
 
 }  // namespace
@@ -68,16 +68,16 @@ void BindRuntime(py::module_& m) {
       },
       py::arg("platform"), py::arg("library"), py::arg("options"),
       py::arg("topology") = py::none());
-  m.def("_xla_is_initialized", &lazy::ClientCreated);
+  m.def("_xla_is_initialized", &tensor::ClientCreated);
   m.def("_xla_give_back_freed_memory", &runtime::GiveBackFreedMemory, NoGil());
   m.def("_xla_known_libraries", &runtime::KnownLibraries);
   m.def("_xla_cpu_device_count", &runtime::CpuDeviceCount);
-  m.def("_xla_platform", [] { return lazy::Platform(); }, NoGil());
+  m.def("_xla_platform", [] { return tensor::Platform(); }, NoGil());
   m.def(
       "_xla_get_devices",
       [] {
         std::vector<std::string> names;
-        for (int ordinal = 0; ordinal < lazy::DeviceCount(); ++ordinal) {
+        for (int ordinal = 0; ordinal < tensor::DeviceCount(); ++ordinal) {
           names.push_back(Name(ordinal));
         }
         return names;
@@ -88,30 +88,30 @@ void BindRuntime(py::module_& m) {
       [](const std::vector<std::string>& devices) {
         std::vector<std::string> names;
         for (const std::string& device : devices) {
-          names.push_back(lazy::Platform() + ":" + std::to_string(Ordinal(device)));
+          names.push_back(tensor::Platform() + ":" + std::to_string(Ordinal(device)));
         }
         return names;
       },
       NoGil());
   m.def(
       "_xla_device_kind",
-      [](const std::string& device) { return lazy::GetClient().devices()[Ordinal(device)].kind; },
+      [](const std::string& device) { return tensor::GetClient().devices()[Ordinal(device)].kind; },
       NoGil());
   m.def(
       "_xla_device_attributes",
       [] {
         std::vector<std::pair<int, std::map<std::string, runtime::OptionValue>>> devices;
-        for (const runtime::DeviceInfo& device : lazy::GetClient().devices()) {
+        for (const runtime::DeviceInfo& device : tensor::GetClient().devices()) {
           devices.emplace_back(device.process, device.attributes);
         }
         return devices;
       },
       NoGil());
-  m.def("_xla_get_default_device", [] { return Name(lazy::CurrentDevice()); });
+  m.def("_xla_get_default_device", [] { return Name(tensor::CurrentDevice()); });
   m.def(
       "_xla_set_default_device",
       [](const std::string& device) {
-        return Name(lazy::SetCurrentDevice(device == Name(0) ? 0 : Ordinal(device)));
+        return Name(tensor::SetCurrentDevice(device == Name(0) ? 0 : Ordinal(device)));
       },
       NoGil());
   m.def(
@@ -121,20 +121,20 @@ void BindRuntime(py::module_& m) {
         const uint64_t state = PyLong_AsUnsignedLongLongMask(seed.ptr());
         py::gil_scoped_release no_gil;
         if (device.empty()) {
-          lazy::SetRngSeeds(state);
+          tensor::SetRngSeeds(state);
         } else {
-          lazy::SetRngSeed(OrdinalOfRng(device), state);
+          tensor::SetRngSeed(OrdinalOfRng(device), state);
         }
       },
       py::arg("seed"), py::arg("device") = "");
   m.def(
       "_xla_get_rng_seed",
-      [](const std::string& device) { return lazy::GetRngSeed(OrdinalOfRng(device)); },
+      [](const std::string& device) { return tensor::GetRngSeed(OrdinalOfRng(device)); },
       py::arg("device") = "", NoGil());
   m.def(
       "_xla_memory_info",
       [](const std::string& device) {
-        const runtime::MemoryInfo info = lazy::GetClient().memory(Ordinal(device));
+        const runtime::MemoryInfo info = tensor::GetClient().memory(Ordinal(device));
         return std::map<std::string, int64_t>{{"bytes_used", info.in_use},
                                               {"peak_bytes_used", info.peak},
                                               {"bytes_limit", info.limit}};
@@ -142,7 +142,7 @@ void BindRuntime(py::module_& m) {
       NoGil());
   m.def(
       "_xla_reset_peak_memory",
-      [](const std::string& device) { lazy::GetClient().ResetPeakMemory(Ordinal(device)); },
+      [](const std::string& device) { tensor::GetClient().ResetPeakMemory(Ordinal(device)); },
       NoGil());
 }
 

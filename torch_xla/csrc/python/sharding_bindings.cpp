@@ -36,8 +36,8 @@ void BindSharding(py::module_& m) {
       .def("__str__", &Sharding::text)
       .def("__repr__", &Sharding::text);
 
-  m.def("_xla_enter_spmd_mode", &lazy::EnterSpmdMode, NoGil());
-  m.def("_xla_spmd_devices", &lazy::SpmdDevices);
+  m.def("_xla_enter_spmd_mode", &tensor::EnterSpmdMode, NoGil());
+  m.def("_xla_spmd_devices", &tensor::SpmdDevices);
   m.def("_xla_mark_sharding", &aten::MarkSharding, NoGil());
   m.def("_xla_clear_sharding", &aten::ClearSharding, NoGil());
   m.def("_xla_with_sharding", &aten::WithSharding, NoGil());
@@ -54,7 +54,7 @@ void BindSharding(py::module_& m) {
   // See HoldersOf.
   m.def(
       "_xla_holders",
-      [](const at::Tensor& tensor) { return lazy::HoldersOf(aten::GetIrValue(tensor)); }, NoGil());
+      [](const at::Tensor& tensor) { return exec::HoldersOf(aten::GetIrValue(tensor)); }, NoGil());
   m.def("_xla_dot_general", &aten::DotGeneral, NoGil());
   m.def("_xla_send_sharded", &aten::SendSharded, NoGil());
   m.def("_xla_tiles", &aten::TilesOf, NoGil());

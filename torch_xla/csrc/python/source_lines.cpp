@@ -282,7 +282,7 @@ const ir::SourceLocation* UserLocation() {
     const Location* location = Look(frame);
     if (!location) continue;
     if (location->code->users) [[likely]] {
-      if (lazy::IrDebug()) location = WithCallers(location, frame);
+      if (tensor::IrDebug()) location = WithCallers(location, frame);
       if (in_engine) return InBackward(location);
       NoteForward(location);
       return location;

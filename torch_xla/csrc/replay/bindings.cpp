@@ -83,7 +83,7 @@ void BindReplay(pybind11::module_& m) {
       // integer.
       .def("numbers", [](const Plan& self) {
         py::list numbers;
-        for (const lazy::RecordedNumber& number : self.numbers()) {
+        for (const exec::RecordedNumber& number : self.numbers()) {
           numbers.append(py::make_tuple(
               number.is_float ? py::object(py::float_(std::bit_cast<double>(number.bits)))
                               : py::object(py::none()),
@@ -114,11 +114,11 @@ void BindReplay(pybind11::module_& m) {
       });
   py::class_<PyRecorder>(m, "_ReplayRecorder")
       .def(py::init([](std::vector<py::object> given) {
-        auto token = std::make_unique<at::Tensor>(CollectiveToken(lazy::CurrentDevice()));
+        auto token = std::make_unique<at::Tensor>(CollectiveToken(tensor::CurrentDevice()));
         std::vector<const at::Tensor*> tensors;
         for (const py::object& one : given) tensors.push_back(&THPVariable_Unpack(one.ptr()));
         if (token->defined()) tensors.push_back(token.get());
-        auto recorder = std::make_unique<Recorder>(std::move(tensors), lazy::CurrentDevice());
+        auto recorder = std::make_unique<Recorder>(std::move(tensors), tensor::CurrentDevice());
         return PyRecorder{std::move(given), std::move(token), std::move(recorder)};
       }))
       .def("refusal", [](const PyRecorder& self) { return self.recorder->refusal(); })
@@ -172,7 +172,7 @@ void BindReplay(pybind11::module_& m) {
   m.def("_replay_value_types", &SetValueTypes);
   // A transform of torch.func has to see each operation, so no call is recorded under it.
   m.def("_may_record", [] {
-    return lazy::MayCut() && !c10::impl::tls_is_dispatch_key_included(
+    return exec::MayCut() && !c10::impl::tls_is_dispatch_key_included(
                                  c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   });
 }

@@ -18,8 +18,8 @@
 
 namespace torch_xla::replay {
 
-using lazy::DeviceData;
-using lazy::DeviceDataPtr;
+using tensor::DeviceData;
+using tensor::DeviceDataPtr;
 
 namespace {
 
@@ -45,7 +45,7 @@ size_t EntryOf(const TensorTable& table, size_t storage) {
   return it - table.entries.begin();
 }
 
-std::string NumberText(const lazy::RecordedNumber& number) {
+std::string NumberText(const exec::RecordedNumber& number) {
   return number.is_float ? std::to_string(std::bit_cast<double>(number.bits))
                          : std::to_string(static_cast<int64_t>(number.bits));
 }
@@ -85,8 +85,8 @@ const char* Plan::Misfit(const TensorTable& table, size_t* entry) const {
   }
   for (const Bounds& asked : bounds_) {
     const ir::Value value = table.storages[asked.storage]->value();
-    const DeviceData* data = lazy::LeafData(value);
-    const std::optional<lazy::Extremes> known = data ? data->extremes() : std::nullopt;
+    const DeviceData* data = tensor::LeafData(value);
+    const std::optional<tensor::Extremes> known = data ? data->extremes() : std::nullopt;
     if (!known || !asked.bounds.Violation(*known)) continue;
     *entry = EntryOf(table, asked.storage);
     return "its integers, of which an operation cannot take one";
@@ -100,9 +100,9 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
   std::vector<ir::Value> values(table.storages.size());
   for (uint32_t i : needed_) {
     values[i] = table.storages[i]->value();
-    if (!lazy::LeafData(values[i])) return false;
+    if (!tensor::LeafData(values[i])) return false;
   }
-  lazy::Execution execution;
+  exec::Execution execution;
   execution.inputs.reserve(inputs_.size());
   for (const Input& input : inputs_) {
     if (input.storages.empty()) {
@@ -116,16 +116,16 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
     for (uint32_t i : input.storages) {
       if (values[i] != value) return false;
     }
-    DeviceData* data = lazy::LeafData(value);
+    DeviceData* data = tensor::LeafData(value);
     // The sharding of an input is part of the program.
     if (data->sharding() != input.sharding) return false;
     // The program overwrites the input, so only its tensor and this function may have it.
     if (input.donated && (value.node->references() != 2 || data->foreign())) return false;
     execution.inputs.push_back(DeviceDataPtr::reclaim_copy(data));
   }
-  const uint64_t rng = draws_ ? lazy::SkipRngStates(device_, draws_) : 0;
-  lazy::StepFinderOf(device_).Hold();
-  const lazy::DeviceSet* devices = lazy::DevicesOf(device_);
+  const uint64_t rng = draws_ ? tensor::SkipRngStates(device_, draws_) : 0;
+  tensor::StepFinderOf(device_).Hold();
+  const tensor::DeviceSet* devices = tensor::DevicesOf(device_);
   std::vector<ir::Value> leaves;
   leaves.reserve(outputs_.size());
   execution.outputs.reserve(outputs_.size());
@@ -136,19 +136,19 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
         program_->shardings.empty() ? distributed::Sharding::Replicated()
                                     : program_->shardings[i]));
     execution.outputs.back()->set_location(output.location);
-    leaves.push_back(lazy::MakeLeaf(execution.outputs.back()));
+    leaves.push_back(tensor::MakeLeaf(execution.outputs.back()));
   }
   auto make = [&](const Source& source, ir::ShapeRef shape) {
     if (source.kind == Source::kOutput) return leaves[source.index];
     if (source.kind == Source::kStorage) return values[source.index];
-    return lazy::MakeLeaf(
+    return tensor::MakeLeaf(
         c10::make_intrusive<DeviceData>(shape, device_, source.fill, source.sharding));
   };
-  std::vector<lazy::StoragePtr> fresh(fresh_.size());
+  std::vector<tensor::StoragePtr> fresh(fresh_.size());
   for (const GradUpdate& update : grads_) {
     const int32_t before = table.entries[update.entry].grad;
     if (before < 0) continue;
-    const lazy::StoragePtr& storage = table.entries[before].impl->root();
+    const tensor::StoragePtr& storage = table.entries[before].impl->root();
     execution.dead.push_back(storage->value());
     if (!update.alike || !IsOnlyGradient(table.entries[update.entry].impl->mutable_grad())) {
       continue;
@@ -160,14 +160,14 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
   for (size_t i = 0; i < fresh_.size(); ++i) {
     if (fresh[i]) continue;
     const Fresh& one = fresh_[i];
-    fresh[i] = c10::make_intrusive<lazy::Storage>(make(one.source, one.shape), device_);
+    fresh[i] = c10::make_intrusive<tensor::Storage>(make(one.source, one.shape), device_);
     if (one.sharding) fresh[i]->SetSharding(one.sharding);
   }
   for (const Write& write : writes_) {
-    lazy::Storage* storage = table.storages[write.storage];
+    tensor::Storage* storage = table.storages[write.storage];
     storage->Assign(make(write.source, storage->shape()));
   }
-  lazy::StepFinderOf(device_).Release();
+  tensor::StepFinderOf(device_).Release();
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (!inputs_[i].donated || inputs_[i].storages.empty()) continue;
     execution.graph.push_back(std::move(values[inputs_[i].storages[0]]));
@@ -177,7 +177,7 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
     try {
       DeviceData& data = *execution.inputs[i];
       execution.inputs[i] = c10::make_intrusive<DeviceData>(
-          data.shape(), device_, lazy::ToHost(data), inputs_[i].sharding);
+          data.shape(), device_, exec::ToHost(data), inputs_[i].sharding);
     } catch (...) {
       for (const auto& output : execution.outputs) output->Fail(std::current_exception());
       throw;
@@ -187,7 +187,7 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
   auto tensor_of = [&](const NewTensor& made) {
     at::Tensor tensor = at::detail::make_tensor<aten::XLATensorImpl>(
         made.fresh ? fresh[made.storage]
-                   : lazy::StoragePtr::reclaim_copy(table.storages[made.storage]),
+                   : tensor::StoragePtr::reclaim_copy(table.storages[made.storage]),
         made.view, made.dtype, made.sizes);
     if (made.conj) tensor.unsafeGetTensorImpl()->_set_conj(true);
     if (made.neg) tensor.unsafeGetTensorImpl()->_set_neg(true);
@@ -219,13 +219,13 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
   uint64_t state = rng;
   uint64_t drawn = 0;
   for (const Seed& seed : seeds_) {
-    for (; drawn <= seed.draw; ++drawn) state = lazy::NextRngState(state);
-    execution.integers[seed.integer] = static_cast<int64_t>(lazy::MixSeed(state));
+    for (; drawn <= seed.draw; ++drawn) state = tensor::NextRngState(state);
+    execution.integers[seed.integer] = static_cast<int64_t>(tensor::MixSeed(state));
   }
   execution.origin = {"torch_xla.compile(replay=True)", nullptr, nullptr};
   if (program_->runs) program_->runs->Add();
   if (binding_) binding_->Apply(execution, device_, devices);
-  lazy::GetWorker(device_).Push(std::move(execution));
+  exec::GetWorker(device_).Push(std::move(execution));
   return true;
 }
 
@@ -235,7 +235,7 @@ std::string Plan::Difference(const Plan& other, bool donation,
   if (numbers_.size() != other.numbers_.size()) return "it uses more or fewer numbers";
   if (seeds_ != other.seeds_ || draws_ != other.draws_) return "it draws other random numbers";
   for (size_t i = 0; i < numbers_.size(); ++i) {
-    const lazy::RecordedNumber &now = numbers_[i], &before = other.numbers_[i];
+    const exec::RecordedNumber &now = numbers_[i], &before = other.numbers_[i];
     if (now == before || explained.contains(i)) continue;
     const bool is_seed = std::any_of(seeds_.begin(), seeds_.end(), [&](const Seed& seed) {
       return !now.is_float && now.packed == static_cast<int32_t>(seed.integer);

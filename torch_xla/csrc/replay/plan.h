@@ -35,16 +35,16 @@ struct Source {
 struct NewTensor {
   bool fresh;  // whether the call makes its storage, too
   uint32_t storage;
-  lazy::ViewPtr view;
+  tensor::ViewPtr view;
   caffe2::TypeMeta dtype;
-  lazy::Ints sizes;
+  tensor::Ints sizes;
   bool conj, neg, requires_grad;
   bool operator==(const NewTensor& other) const;
 };
 
 struct Input {
   std::vector<uint32_t> storages;  // storages that held the same data; empty: a constant
-  lazy::DeviceDataPtr constant;
+  tensor::DeviceDataPtr constant;
   at::Tensor content;  // of `constant`
   const distributed::Sharding* sharding = nullptr;
   bool donated = false;
@@ -68,7 +68,7 @@ class Plan {
   /// The numbers of the recorded call, for Run().
   const std::vector<double>& floats() const { return floats_; }
   /// All numbers that the call used, with their indices in floats().
-  const std::vector<lazy::RecordedNumber>& numbers() const { return numbers_; }
+  const std::vector<exec::RecordedNumber>& numbers() const { return numbers_; }
 
   /// Names the difference between two recordings; empty if there is none. Without `donation`,
   /// programs may differ in the inputs that they overwrite, as long as their effects are equal.
@@ -118,15 +118,15 @@ class Plan {
   std::vector<StorageGuard> storage_guards_;
   struct Bounds {
     uint32_t storage;
-    lazy::IntegerBounds bounds;
+    tensor::IntegerBounds bounds;
     bool operator==(const Bounds&) const = default;
   };
   std::vector<Bounds> bounds_;
-  std::vector<uint32_t> needed_;                  // storages whose values are read
-  lazy::ProgramPtr program_;                      // null: nothing is computed
-  std::shared_ptr<const lazy::Binding> binding_;  // of the call's arrays to the program's
+  std::vector<uint32_t> needed_;                   // storages whose values are read
+  exec::ProgramPtr program_;                       // null: nothing is computed
+  std::shared_ptr<const sizes::Binding> binding_;  // of the call's arrays to the program's
   ir::Hash128 hash_;
-  std::vector<lazy::RecordedNumber> numbers_;
+  std::vector<exec::RecordedNumber> numbers_;
   std::vector<double> floats_;
   std::vector<int64_t> integers_;
   std::vector<Seed> seeds_;

@@ -16,8 +16,8 @@
 
 namespace torch_xla::replay {
 
-using lazy::DeviceData;
-using lazy::DeviceDataPtr;
+using tensor::DeviceData;
+using tensor::DeviceDataPtr;
 
 namespace {
 
@@ -32,12 +32,12 @@ Recorder::Recorder(std::vector<const at::Tensor*> tensors, int device)
       before_(tensors_),
       refusal_(before_.refusal),
       first_data_(DeviceData(ir::GetShape(c10::ScalarType::Bool, {}), device, c10::Scalar(0)).id()),
-      rng_before_(lazy::GetRngSeed(device)),
+      rng_before_(tensor::GetRngSeed(device)),
       plan_(std::make_shared<Plan>()) {
   log_.first_data = first_data_;
   plan_->device_ = device;
   if (refusal_.empty()) LookAtTensors();
-  outer_log_ = lazy::SetCutLog(&log_);  // last, since nobody would reset it after an exception
+  outer_log_ = exec::SetCutLog(&log_);  // last, since nobody would reset it after an exception
 }
 
 void Recorder::LookAtTensors() {
@@ -47,11 +47,11 @@ void Recorder::LookAtTensors() {
     if (entry.grad >= 0) grads_.push_back(entry.impl->grad());
     if (entry.impl->root()->device() != device_) refusal_ = "tensors of more than one xla device";
   }
-  for (lazy::Storage* storage : before_.storages) {
-    storages_.push_back(lazy::StoragePtr::reclaim_copy(storage));
+  for (tensor::Storage* storage : before_.storages) {
+    storages_.push_back(tensor::StoragePtr::reclaim_copy(storage));
     plan_->storage_guards_.emplace_back(*storage);
     const ir::Value value = storage->value();
-    DeviceData* data = lazy::LeafData(value);
+    DeviceData* data = tensor::LeafData(value);
     if (!data) {
       refusal_ = "a tensor that another thread computes";
       return;
@@ -65,14 +65,14 @@ void Recorder::LookAtTensors() {
 }
 
 Recorder::~Recorder() {
-  if (watching_) lazy::SetCutLog(outer_log_);
+  if (watching_) exec::SetCutLog(outer_log_);
   for (const DeviceDataPtr& data : fills_) data->owners.fetch_sub(1, std::memory_order_relaxed);
 }
 
 size_t Recorder::End(std::vector<at::Tensor> results) {
   log_.closing = true;
-  rng_after_ = lazy::GetRngSeed(device_);
-  plan_->draws_ = lazy::RngStatesBetween(rng_before_, rng_after_);
+  rng_after_ = tensor::GetRngSeed(device_);
+  plan_->draws_ = tensor::RngStatesBetween(rng_before_, rng_after_);
   if (refusal_.empty() && plan_->draws_ > kMaxDraws) refusal_ = "it sets the random state";
   results_ = std::move(results);
   fresh_.clear();
@@ -80,11 +80,11 @@ size_t Recorder::End(std::vector<at::Tensor> results) {
   plan_->results_.clear();
   if (refusal_.empty()) refusal_ = FindChanges();
   released_.resize(storages_.size());
-  std::unordered_set<const lazy::Storage*> known;
-  for (const lazy::StoragePtr& storage : storages_) known.insert(storage.get());
-  for (const lazy::StoragePtr& storage : fresh_) known.insert(storage.get());
-  const std::vector<lazy::StoragePtr> pending = lazy::Storage::Pending(device_);
-  return std::count_if(pending.begin(), pending.end(), [&](const lazy::StoragePtr& storage) {
+  std::unordered_set<const tensor::Storage*> known;
+  for (const tensor::StoragePtr& storage : storages_) known.insert(storage.get());
+  for (const tensor::StoragePtr& storage : fresh_) known.insert(storage.get());
+  const std::vector<tensor::StoragePtr> pending = tensor::Storage::Pending(device_);
+  return std::count_if(pending.begin(), pending.end(), [&](const tensor::StoragePtr& storage) {
     return !known.contains(storage.get());
   });
 }
@@ -195,7 +195,7 @@ void Recorder::ReleaseGradients(bool (*is_held)(const at::Tensor&)) {
       return grad.unsafeGetTensorImpl() == impl;
     });
     const auto held = held_.begin() + (tensor - grads_.begin());
-    lazy::Storage& storage = *storages_[index];
+    tensor::Storage& storage = *storages_[index];
     if (is_held(*tensor) || storages_[index].use_count() > 2 || storage.sharding()) continue;
     const ir::Value value = storage.value();
     if (value != *held) continue;
@@ -205,21 +205,21 @@ void Recorder::ReleaseGradients(bool (*is_held)(const at::Tensor&)) {
     const bool is_read = value.node->references() > 3;
     if (is_read && std::count(ids_.begin(), ids_.end(), ids_[index]) == 1) continue;
     released_[index] = true;
-    storage.Replace(value, lazy::MakeLeaf(c10::make_intrusive<DeviceData>(
+    storage.Replace(value, tensor::MakeLeaf(c10::make_intrusive<DeviceData>(
                                storage.shape(), device_, c10::Scalar(0), nullptr)));
     *held = ir::Value();
   }
 }
 
 PlanPtr Recorder::Finish(std::string* refusal) {
-  lazy::SetCutLog(outer_log_);
+  exec::SetCutLog(outer_log_);
   watching_ = false;
   results_.clear();
   if (refusal_.empty() && !log_.reads.empty()) {
     refusal_ = "it asks for " + log_.reads[0].ToString() + ", and what follows may depend on it";
   }
   if (refusal_.empty() && log_.cuts.size() > 1) refusal_ = "it runs more than one program";
-  const lazy::RecordedCut* cut = log_.cuts.empty() ? nullptr : &log_.cuts[0];
+  const exec::RecordedCut* cut = log_.cuts.empty() ? nullptr : &log_.cuts[0];
   if (refusal_.empty() && cut) refusal_ = AddCut(*cut);
   if (refusal_.empty()) refusal_ = AddValues(cut);
   if (refusal_.empty()) AddBounds();
@@ -228,11 +228,11 @@ PlanPtr Recorder::Finish(std::string* refusal) {
   return plan_;
 }
 
-std::string Recorder::AddCut(const lazy::RecordedCut& cut) {
+std::string Recorder::AddCut(const exec::RecordedCut& cut) {
   if (cut.device != device_) return "tensors of more than one xla device";
-  std::unordered_set<const lazy::Storage*> known;
-  for (const lazy::StoragePtr& storage : storages_) known.insert(storage.get());
-  for (const lazy::StoragePtr& storage : fresh_) known.insert(storage.get());
+  std::unordered_set<const tensor::Storage*> known;
+  for (const tensor::StoragePtr& storage : storages_) known.insert(storage.get());
+  for (const tensor::StoragePtr& storage : fresh_) known.insert(storage.get());
   for (const auto& target : cut.targets) {
     if (known.contains(target.storage)) continue;
     return "a tensor" + (target.location ? " made" + AtLine(target.location) : std::string()) +
@@ -251,15 +251,15 @@ std::string Recorder::AddCut(const lazy::RecordedCut& cut) {
   return refusal.empty() ? AddInputs(cut) : refusal;
 }
 
-std::string Recorder::AddNumbers(const lazy::RecordedCut& cut) {
+std::string Recorder::AddNumbers(const exec::RecordedCut& cut) {
   plan_->numbers_ = cut.numbers;
   plan_->floats_ = cut.floats;
   plan_->integers_ = cut.integers;
   std::unordered_map<uint64_t, uint64_t> draws;
   uint64_t state = rng_before_;
   for (uint64_t i = 0; i < plan_->draws_; ++i) {
-    state = lazy::NextRngState(state);
-    draws.emplace(lazy::MixSeed(state), i);
+    state = tensor::NextRngState(state);
+    draws.emplace(tensor::MixSeed(state), i);
   }
   for (size_t i = 0; i < cut.integers.size(); ++i) {
     auto it = draws.find(static_cast<uint64_t>(cut.integers[i]));
@@ -270,7 +270,7 @@ std::string Recorder::AddNumbers(const lazy::RecordedCut& cut) {
   return {};
 }
 
-std::string Recorder::AddInputs(const lazy::RecordedCut& cut) {
+std::string Recorder::AddInputs(const exec::RecordedCut& cut) {
   std::unordered_map<uint64_t, std::vector<uint32_t>> holders;
   for (size_t i = 0; i < ids_.size(); ++i) {
     if (!released_[i]) holders[ids_[i]].push_back(static_cast<uint32_t>(i));
@@ -305,7 +305,7 @@ std::string Recorder::AddInputs(const lazy::RecordedCut& cut) {
 /// the call itself sends is equal in every call.
 void Recorder::AddBounds() {
   std::vector<Plan::Bounds>& all = plan_->bounds_;
-  for (const lazy::RecordedBounds& asked : log_.bounds) {
+  for (const exec::RecordedBounds& asked : log_.bounds) {
     for (size_t i = 0; i < ids_.size(); ++i) {
       const Plan::Bounds one{static_cast<uint32_t>(i), asked.bounds};
       if (ids_[i] == asked.data && std::find(all.begin(), all.end(), one) == all.end()) {
@@ -316,7 +316,7 @@ void Recorder::AddBounds() {
 }
 
 /// Finds the sources of the values that the storages have now.
-std::string Recorder::AddValues(const lazy::RecordedCut* cut) {
+std::string Recorder::AddValues(const exec::RecordedCut* cut) {
   std::unordered_map<const DeviceData*, uint32_t> outputs;
   std::unordered_map<uint64_t, uint32_t> before;
   for (size_t i = 0; cut && i < cut->outputs.size(); ++i) outputs.emplace(cut->outputs[i].get(), i);
@@ -339,9 +339,9 @@ std::string Recorder::AddValues(const lazy::RecordedCut* cut) {
     return source;
   };
   std::unordered_set<uint32_t> written, needed;
-  auto add = [&](const lazy::Storage& storage, std::optional<uint32_t> index) {
+  auto add = [&](const tensor::Storage& storage, std::optional<uint32_t> index) {
     const ir::Value value = storage.value();
-    const DeviceData* data = lazy::LeafData(value);
+    const DeviceData* data = tensor::LeafData(value);
     if (!data) {
       refusal = "another thread writes to its tensors";
       return;
@@ -356,7 +356,7 @@ std::string Recorder::AddValues(const lazy::RecordedCut* cut) {
       plan_->fresh_.push_back({storage.shape(), source, storage.sharding()});
     }
   };
-  for (const lazy::StoragePtr& storage : fresh_) add(*storage, std::nullopt);
+  for (const tensor::StoragePtr& storage : fresh_) add(*storage, std::nullopt);
   for (size_t i = 0; i < storages_.size(); ++i) {
     if (!released_[i]) add(*storages_[i], static_cast<uint32_t>(i));
   }

@@ -39,10 +39,10 @@ class Recorder {
   NewTensor Describe(const aten::XLATensorImpl& impl);
   bool IsAlike(const Plan::GradUpdate& update, int32_t before) const;
   std::string FindChanges();
-  std::string AddCut(const lazy::RecordedCut& cut);
-  std::string AddInputs(const lazy::RecordedCut& cut);
-  std::string AddNumbers(const lazy::RecordedCut& cut);
-  std::string AddValues(const lazy::RecordedCut* cut);
+  std::string AddCut(const exec::RecordedCut& cut);
+  std::string AddInputs(const exec::RecordedCut& cut);
+  std::string AddNumbers(const exec::RecordedCut& cut);
+  std::string AddValues(const exec::RecordedCut* cut);
   void AddBounds();
 
   const std::vector<const at::Tensor*> tensors_;
@@ -53,17 +53,17 @@ class Recorder {
   std::vector<at::Tensor> grads_;  // previous gradients; they stay alive, so their data is not
                                    // donated
   std::vector<ir::Value> held_;    // the values of `grads_`
-  std::vector<lazy::StoragePtr> storages_;  // of the table
-  std::vector<bool> released_;              // per storage: whether its value was released
-  std::vector<uint64_t> ids_;               // per storage: the id of its data before the call
-  std::vector<lazy::DeviceDataPtr> fills_;  // the fills among that data, kept as parameters instead
-                                            // of numbers
-  std::vector<at::Tensor> results_;         // until Finish
-  std::vector<lazy::StoragePtr> fresh_;
+  std::vector<tensor::StoragePtr> storages_;  // of the table
+  std::vector<bool> released_;                // per storage: whether its value was released
+  std::vector<uint64_t> ids_;                 // per storage: the id of its data before the call
+  std::vector<tensor::DeviceDataPtr> fills_;  // the fills among that data, kept as parameters
+                                              // instead of numbers
+  std::vector<at::Tensor> results_;           // until Finish
+  std::vector<tensor::StoragePtr> fresh_;
   uint64_t first_data_, rng_before_, rng_after_ = 0;
   std::shared_ptr<Plan> plan_;
-  lazy::CutLog log_;
-  lazy::CutLog* outer_log_ = nullptr;
+  exec::CutLog log_;
+  exec::CutLog* outer_log_ = nullptr;
   bool watching_ = true;
 };
 

@@ -55,7 +55,7 @@ class Recording {
     {
       py::gil_scoped_release no_gil;
       const Tensors tensors(given, aten::CollectiveTokenTensor(surroundings_->device));
-      lazy::SyncDevice(surroundings_->device, /*wait=*/false);
+      exec::SyncDevice(surroundings_->device, /*wait=*/false);
       const TensorTable table(tensors.list);
       size_t entry;
       if (plan_->Misfit(table, &entry) ||
@@ -164,7 +164,7 @@ class Recording {
   bool ObjectsHold(const py::tuple& args, const py::dict& kwargs,
                    std::vector<PyObject*>& given) const {
     return ArgumentsMatch(args, kwargs, given) && !Surroundings::Now().Difference(*surroundings_) &&
-           lazy::MayCut() && objects_->Hold();
+           exec::MayCut() && objects_->Hold();
   }
 
   /// The tensors that are passed to a plan; `given` keeps them alive.

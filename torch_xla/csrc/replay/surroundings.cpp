@@ -18,7 +18,7 @@ Surroundings Surroundings::Now() {
   const at::Context& context = at::globalContext();
   const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   Surroundings now{
-      .device = lazy::CurrentDevice(),
+      .device = tensor::CurrentDevice(),
       .grad = at::GradMode::is_enabled(),
       .inference = c10::InferenceMode::is_enabled(),
       .anomaly = torch::autograd::AnomalyMode::is_enabled(),
@@ -28,16 +28,16 @@ Surroundings Surroundings::Now() {
       .deterministic_warn_only = context.deterministicAlgorithmsWarnOnly(),
       .fill_uninitialized = context.deterministicFillUninitializedMemory(),
       .checks_indices = aten::indices_are_checked.load(),
-      .all_special = lazy::AllNumbersSpecial(),
+      .all_special = tensor::AllNumbersSpecial(),
       .included = keys.included_,
       .excluded = keys.excluded_,
       .default_dtype = c10::get_default_dtype_as_scalartype(),
       .autocast_dtype = at::autocast::get_autocast_dtype(at::kXLA),
       .cpu_autocast_dtype = at::autocast::get_autocast_dtype(at::kCPU),
-      .precision = lowering::CurrentPrecision(lazy::Platform()),
-      .settings = lazy::CurrentSettings(),
+      .precision = lowering::CurrentPrecision(tensor::Platform()),
+      .settings = exec::CurrentSettings(),
       .dispatch_modes = c10::impl::TorchDispatchModeTLS::stack_len(),
-      .devices = lazy::SpmdDevices(),
+      .devices = tensor::SpmdDevices(),
       .backends = 0,
   };
   for (bool flag :

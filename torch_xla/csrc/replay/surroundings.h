@@ -19,7 +19,7 @@ struct Surroundings {
   c10::DispatchKeySet included, excluded;
   c10::ScalarType default_dtype, autocast_dtype, cpu_autocast_dtype;
   lowering::FloatPrecision precision;
-  lazy::CompileSettingsPtr settings;
+  exec::CompileSettingsPtr settings;
   std::vector<PyObject*> function_modes;
   int64_t dispatch_modes;
   int devices;

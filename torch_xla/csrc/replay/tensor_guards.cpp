@@ -5,9 +5,9 @@
 
 namespace torch_xla::replay {
 
-using lazy::DeviceData;
+using tensor::DeviceData;
 
-bool SameView(const lazy::View* a, const lazy::View* b) {
+bool SameView(const tensor::View* a, const tensor::View* b) {
   return a == b || (a && b && a->steps == b->steps);
 }
 
@@ -130,11 +130,11 @@ const char* TensorGuard::Difference(const TensorTable::Entry& entry, bool wiring
   return nullptr;
 }
 
-StorageGuard::StorageGuard(const lazy::Storage& storage) : sharding(storage.sharding()) {
+StorageGuard::StorageGuard(const tensor::Storage& storage) : sharding(storage.sharding()) {
   filled = storage.Peek([](const DeviceData* data, auto) { return data && data->fill(); });
 }
 
-bool StorageGuard::Holds(const lazy::Storage& storage) const {
+bool StorageGuard::Holds(const tensor::Storage& storage) const {
   return storage.Peek([&](const DeviceData* data, const distributed::Sharding* now) {
     return now == sharding && data && data->fill().has_value() == filled;
   });

@@ -22,7 +22,7 @@ struct TensorTable {
     int32_t grad;  // the entry that is its gradient, or -1
   };
   std::vector<Entry> entries;
-  std::vector<lazy::Storage*> storages;
+  std::vector<tensor::Storage*> storages;
   size_t num_given = 0;
   std::string refusal;  // why a tensor cannot be replayed; the table ends at that tensor
 
@@ -52,7 +52,7 @@ size_t HookStamp(const c10::TensorImpl& impl);
 bool HasTangent(const c10::TensorImpl& impl);
 
 /// Whether two views, null for whole storages, are alike.
-bool SameView(const lazy::View* a, const lazy::View* b);
+bool SameView(const tensor::View* a, const tensor::View* b);
 /// Whether a tensor is the result of an operation that autograd records.
 bool HasGradFn(const aten::XLATensorImpl& impl);
 /// How often a tensor was written to; those of inference mode do not count.
@@ -61,8 +61,8 @@ uint32_t VersionOf(c10::TensorImpl& impl);
 /// The properties of a tensor and of a storage that decide what is traced.
 struct TensorGuard {
   ir::ShapeRef root;
-  lazy::ViewPtr view;
-  lazy::Ints sizes;
+  tensor::ViewPtr view;
+  tensor::Ints sizes;
   caffe2::TypeMeta dtype;
   c10::DispatchKeySet keys;
   int device;
@@ -81,8 +81,8 @@ struct StorageGuard {
   bool filled;  // it holds a number that some operations look at
   const distributed::Sharding* sharding;
 
-  explicit StorageGuard(const lazy::Storage& storage);
-  bool Holds(const lazy::Storage& storage) const;
+  explicit StorageGuard(const tensor::Storage& storage);
+  bool Holds(const tensor::Storage& storage) const;
 };
 
 }  // namespace torch_xla::replay

@@ -8,7 +8,7 @@
 #include "ir/attributes.h"
 #include "ir/op.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::rules {
 
 /// Decodes arguments in the order of the schema. `Operands` supplies the next operand: `at::Tensor
 /// Tensor()` and `c10::Scalar Scalar()`.
@@ -103,4 +103,4 @@ class ArgumentDecoder {
   ir::AttributeReader words_;
 };
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::rules

@@ -64,7 +64,7 @@ TwoTensors fake_quantize_per_channel(const at::Tensor& self, const at::Tensor& s
   return WithMask(self, quant_min, quant_max);
 }
 
-const lazy::MetaKernels kernels{
+const rules::MetaKernels kernels{
     {"geqrf", &geqrf},
     {"linalg_lstsq", &linalg_lstsq},
     {"fake_quantize_per_tensor_affine_cachemask", &fake_quantize_per_tensor},

@@ -4,7 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-namespace torch_xla::lazy {
+namespace torch_xla::rules {
 
 /// While it lives, called kernels are below autograd, autocast, transforms of torch.func and Python
 /// modes: a mode that watches the user's calls must not see internal calls.
@@ -18,4 +18,4 @@ struct BelowModes {
                            c10::DispatchKey::FuncTorchVmapMode})};
 };
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::rules

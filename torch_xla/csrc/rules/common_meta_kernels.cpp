@@ -361,7 +361,7 @@ TwoTensors flash_attention(const at::Tensor& query, const at::Tensor&, const at:
   return {Like(query), at::empty(query.sizes().slice(0, 3), StatisticsOf(query))};
 }
 
-const lazy::MetaKernels kernels{
+const rules::MetaKernels kernels{
     {"relu", &Like<>},
     {"hardswish", &Like<>},
     {"isnan", &Bools},

@@ -22,7 +22,7 @@
 #include "rules/argument_decoder.h"
 #include "rules/trial_call.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::rules {
 namespace {
 
 using torch::jit::Stack;
@@ -492,4 +492,4 @@ uint32_t NumberClass(const c10::Scalar& value) {
   return RealClass(value.toDouble());
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::rules

@@ -13,7 +13,7 @@
 
 #include "ir/node.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::rules {
 
 /// Throws what the CPU's kernel throws for such a call.
 ///
@@ -75,4 +75,4 @@ bool RefusesOverlap(const ir::OpSpec& op, const ir::Node::Operands& operands,
 /// most numbers.
 uint32_t NumberClass(const c10::Scalar& value);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::rules

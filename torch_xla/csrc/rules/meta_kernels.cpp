@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-namespace torch_xla::lazy {
+namespace torch_xla::rules {
 namespace {
 
 std::map<std::string_view, c10::KernelFunction>& Kernels() {
@@ -29,4 +29,4 @@ const c10::KernelFunction* FindMetaKernel(const c10::OperatorName& op) {
   return found == Kernels().end() ? nullptr : &found->second;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::rules

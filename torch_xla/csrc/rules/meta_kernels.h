@@ -9,7 +9,7 @@
 #include <initializer_list>
 #include <string_view>
 
-namespace torch_xla::lazy {
+namespace torch_xla::rules {
 
 struct MetaKernel {
   /// A kernel for aten::`name` ("relu", "where.self"). The function's type gives the arguments.
@@ -30,4 +30,4 @@ struct MetaKernels {
 /// The kernel of an operator; null if there is none.
 const c10::KernelFunction* FindMetaKernel(const c10::OperatorName& op);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::rules

@@ -2,7 +2,7 @@
 
 #include "rules/trial_call.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::rules {
 
 ir::OutputShapes InferShapes(const ir::OpSpec& op, const ir::Node::Operands& operands,
                              const ir::Words& attributes) {
@@ -12,4 +12,4 @@ ir::OutputShapes InferShapes(const ir::OpSpec& op, const ir::Node::Operands& ope
   return ShapesOf(stack);
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::rules

@@ -9,7 +9,7 @@
 #include "rules/below_modes.h"
 #include "rules/meta_kernels.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::rules {
 namespace {
 
 /// A stand-in for a number whose value is not known here.
@@ -112,4 +112,4 @@ ir::OutputShapes ShapesOf(const torch::jit::Stack& results) {
   return outputs;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::rules

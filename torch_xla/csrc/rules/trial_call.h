@@ -6,7 +6,7 @@
 
 #include "ir/node.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::rules {
 
 /// The arguments of a node for the dispatcher. Tensors have no data. Numbers, also in place of a
 /// tensor, have their value if it is known.
@@ -27,4 +27,4 @@ void CallMeta(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 /// shape.
 ir::OutputShapes ShapesOf(const torch::jit::Stack& results);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::rules

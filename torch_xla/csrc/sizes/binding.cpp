@@ -10,7 +10,7 @@
 #include "tensor/node_factory.h"
 #include "tensor/view.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
 namespace {
 
 /// Sizes whose inputs have this much padding, in percent, or whose results an accelerator copies to
@@ -26,14 +26,14 @@ ir::Value Strided(const ir::Value& of, c10::IntArrayRef sizes, c10::IntArrayRef 
   writer.IntList(sizes);
   writer.IntList(strides);
   writer.Int(0);
-  return MakeNode(&ir::ops::as_strided, {of}, std::move(words),
-                  ir::GetShape(of.shape()->dtype, sizes));
+  return tensor::MakeNode(&ir::ops::as_strided, {of}, std::move(words),
+                          ir::GetShape(of.shape()->dtype, sizes));
 }
 
 /// The sizes of a layout's factors, and the strides that the factors have in the bounded array.
 struct Factors {
   std::vector<int64_t> sizes;
-  Ints strides;
+  tensor::Ints strides;
 };
 Factors FactorsOf(const BoundedLayout& layout) {
   Factors factors;
@@ -44,7 +44,7 @@ Factors FactorsOf(const BoundedLayout& layout) {
       bounds.push_back(factor.bound);
     }
   }
-  factors.strides = ContiguousStrides(bounds);
+  factors.strides = tensor::ContiguousStrides(bounds);
   return factors;
 }
 
@@ -56,7 +56,7 @@ struct Place {
 /// Calls `visit` for each leaf that is a packed number, in the order of CollectGraph. Returns how
 /// many floats and integers there are.
 template <typename Visit>
-std::pair<int32_t, int32_t> VisitNumbers(const Graph& graph, const Visit& visit) {
+std::pair<int32_t, int32_t> VisitNumbers(const tensor::Graph& graph, const Visit& visit) {
   int32_t floats = 0, integers = 0;
   size_t next_data = 0;
   for (size_t i = 0; i < graph.order.size(); ++i) {
@@ -67,8 +67,8 @@ std::pair<int32_t, int32_t> VisitNumbers(const Graph& graph, const Visit& visit)
         ++next_data;
         continue;
       }
-      value = *static_cast<const DeviceData*>(node.payload())->fill();
-      if (IsSpecial(value)) continue;
+      value = *static_cast<const tensor::DeviceData*>(node.payload())->fill();
+      if (tensor::IsSpecial(value)) continue;
     } else if (&node.op() == &ir::ops::scalar) {
       value = ir::AttributeReader(node.attributes()).Scalar();
     } else {
@@ -101,19 +101,19 @@ std::vector<T> Binding::Numbers<T>::Of(const std::vector<T>& given) const {
   return result;
 }
 
-Binding::Binding(const Graph& exact, int device, const DeviceSet* devices,
-                 const BoundedGraph& bounded, const Graph& bulk,
+Binding::Binding(const tensor::Graph& exact, int device, const tensor::DeviceSet* devices,
+                 const BoundedGraph& bounded, const tensor::Graph& bulk,
                  c10::Scalar (*padding_of)(c10::ScalarType dtype))
     : padding_(bounded.Padding()), exact_(bounded.exact()) {
-  std::unordered_map<const DeviceData*, int64_t> places;
-  for (const DeviceDataPtr& data : exact.data) {
+  std::unordered_map<const tensor::DeviceData*, int64_t> places;
+  for (const tensor::DeviceDataPtr& data : exact.data) {
     places.emplace(data.get(), static_cast<int64_t>(parameters_.size()));
     parameters_.emplace_back(data->shape(), MarkedBounds(*data));
   }
   for (const ir::Value& root : exact.roots) roots_.push_back(root.shape());
   // The host's operations read placeholders, which Apply binds to arrays.
   const auto leaf_of = [&](ir::ShapeRef shape) {
-    return MakeLeaf(MakePromise(shape, device, devices));
+    return tensor::MakeLeaf(tensor::MakePromise(shape, device, devices));
   };
   for (const BoundedGraph::Padded& padded : bounded.padded()) {
     const ir::ShapeRef shape = padded.exact->shape();
@@ -124,13 +124,14 @@ Binding::Binding(const Graph& exact, int device, const DeviceSet* devices,
       pad.insert(pad.end(), {0, BoundOf(padded.layout[d]) - shape->dims[d]});
     ir::AttributeWriter(words).IntList(pad);
     Pad one{static_cast<size_t>(places.at(padded.exact.get())), leaf_of(shape), {}};
-    one.padded = MakeNode(&ir::ops::constant_pad_nd,
-                          {one.leaf, MakeConstant(padding_of(shape->dtype), shape->dtype, true)},
-                          std::move(words), padded.bounded->shape());
+    one.padded = tensor::MakeNode(
+        &ir::ops::constant_pad_nd,
+        {one.leaf, tensor::MakeConstant(padding_of(shape->dtype), shape->dtype, true)},
+        std::move(words), padded.bounded->shape());
     places.emplace(padded.bounded.get(), ~static_cast<int64_t>(pads_.size()));
     pads_.push_back(std::move(one));
   }
-  for (const DeviceDataPtr& data : bulk.data) inputs_.push_back(places.at(data.get()));
+  for (const tensor::DeviceDataPtr& data : bulk.data) inputs_.push_back(places.at(data.get()));
   std::vector<ir::Value> leaves(bulk.roots.size());
   outputs_.assign(bulk.roots.size(), {-1, nullptr});
   for (size_t i = 0; i < bulk.roots.size(); ++i) outputs_[i].second = bulk.roots[i].shape();
@@ -148,13 +149,14 @@ Binding::Binding(const Graph& exact, int device, const DeviceSet* devices,
     const auto& dims = exact.roots[i].shape()->dims;
     Part part{i, place, leaves[place], {}, {}};
     part.part = Strided(part.leaf, factors.sizes, factors.strides);
-    part.result = Strided(part.part, dims, ContiguousStrides(dims));
+    part.result = Strided(part.part, dims, tensor::ContiguousStrides(dims));
     parts_.push_back(std::move(part));
   }
   TakeNumbers(exact, bounded, bulk);
 }
 
-void Binding::TakeNumbers(const Graph& exact, const BoundedGraph& bounded, const Graph& bulk) {
+void Binding::TakeNumbers(const tensor::Graph& exact, const BoundedGraph& bounded,
+                          const tensor::Graph& bulk) {
   std::unordered_map<const ir::Node*, Place> places;
   const auto [floats, integers] = VisitNumbers(
       exact, [&](const ir::Node& node, const Place& place) { places.emplace(&node, place); });
@@ -182,9 +184,9 @@ void Binding::TakeNumbers(const Graph& exact, const BoundedGraph& bounded, const
   });
 }
 
-bool Binding::Fits(const Graph& graph) const {
+bool Binding::Fits(const tensor::Graph& graph) const {
   return std::ranges::equal(graph.data, parameters_,
-                            [](const DeviceDataPtr& data, const auto& parameter) {
+                            [](const tensor::DeviceDataPtr& data, const auto& parameter) {
                               return data->shape() == parameter.first &&
                                      MarkedBounds(*data) == parameter.second;
                             }) &&
@@ -194,16 +196,17 @@ bool Binding::Fits(const Graph& graph) const {
          floats_.Fits(graph.floats) && integers_.Fits(graph.integers);
 }
 
-void Binding::Apply(Arguments& execution, int device, const DeviceSet* devices) const {
-  const auto copies = [&] { return !parts_.empty() && !runtime::IsHost(Platform()); };
+void Binding::Apply(tensor::Arguments& execution, int device,
+                    const tensor::DeviceSet* devices) const {
+  const auto copies = [&] { return !parts_.empty() && !runtime::IsHost(tensor::Platform()); };
   if (runs_.fetch_add(1, std::memory_order_relaxed) + 1 == kManyRuns &&
       (padding_ >= kMuchPadding || copies()) && exact_->fetch_add(1) < kMaxExact)
     gives_way_.store(true, std::memory_order_relaxed);
-  auto host = std::make_unique<HostEdges>();
-  std::vector<DeviceDataPtr> padded, inputs, outputs;
+  auto host = std::make_unique<tensor::HostEdges>();
+  std::vector<tensor::DeviceDataPtr> padded, inputs, outputs;
   for (const Pad& pad : pads_) {
-    const DeviceDataPtr& exact = execution.inputs[pad.input];
-    padded.push_back(MakePromise(pad.padded.shape(), device, devices, exact->location()));
+    const tensor::DeviceDataPtr& exact = execution.inputs[pad.input];
+    padded.push_back(tensor::MakePromise(pad.padded.shape(), device, devices, exact->location()));
     host->before.Bind(pad.leaf, exact);
     host->before.Add(*pad.padded.node);
     host->before.Promise(pad.padded, padded.back());
@@ -212,10 +215,11 @@ void Binding::Apply(Arguments& execution, int device, const DeviceSet* devices) 
     inputs.push_back(input < 0 ? padded[static_cast<size_t>(~input)]
                                : execution.inputs[static_cast<size_t>(input)]);
   for (const auto& [exact, shape] : outputs_)
-    outputs.push_back(exact < 0 ? MakePromise(shape, device, devices)
+    outputs.push_back(exact < 0 ? tensor::MakePromise(shape, device, devices)
                                 : execution.outputs[static_cast<size_t>(exact)]);
   for (const Part& part : parts_) {
-    const DeviceDataPtr &exact = execution.outputs[part.output], &whole = outputs[part.whole];
+    const tensor::DeviceDataPtr &exact = execution.outputs[part.output],
+                                &whole = outputs[part.whole];
     if (!whole->location()) whole->set_location(exact->location());
     host->after.Bind(part.leaf, whole);
     host->after.Add(*part.part.node);
@@ -236,4 +240,4 @@ bool Binding::IsDonated(size_t input, const std::vector<int>& aliases) const {
   return false;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::sizes

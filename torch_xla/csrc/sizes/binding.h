@@ -9,22 +9,23 @@
 #include "sizes/bounded_graph.h"
 #include "tensor/host_edges.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
 
 /// Holds no array and no node of a user's graph. Only its count of runs changes once it is kept.
 class Binding {
  public:
   /// The binding of cuts with the graph `exact`, which was rewritten to `bulk`; their numbers are
   /// packed. Padding gets the value of `padding_of`.
-  Binding(const Graph& exact, int device, const DeviceSet* devices, const BoundedGraph& bounded,
-          const Graph& bulk, c10::Scalar (*padding_of)(c10::ScalarType dtype));
+  Binding(const tensor::Graph& exact, int device, const tensor::DeviceSet* devices,
+          const BoundedGraph& bounded, const tensor::Graph& bulk,
+          c10::Scalar (*padding_of)(c10::ScalarType dtype));
 
   /// Whether this cut's arrays have the sizes, and the numbers among its attributes the values, of
   /// the cut that the binding was made from. All else is part of the exact key.
-  bool Fits(const Graph& graph) const;
+  bool Fits(const tensor::Graph& graph) const;
   /// Gives an execution of a cut the inputs, numbers, results and host operations of the bucket's
   /// program.
-  void Apply(Arguments& execution, int device, const DeviceSet* devices) const;
+  void Apply(tensor::Arguments& execution, int device, const tensor::DeviceSet* devices) const;
   /// How much of the inputs is padding, in percent.
   double padding() const { return padding_; }
   /// Whether these sizes shall have a program of their own: they came often, and the bucket's
@@ -51,7 +52,8 @@ class Binding {
     size_t output, whole;  // of the cut; of the program
     ir::Value leaf, part, result;
   };
-  void TakeNumbers(const Graph& exact, const BoundedGraph& bounded, const Graph& bulk);
+  void TakeNumbers(const tensor::Graph& exact, const BoundedGraph& bounded,
+                   const tensor::Graph& bulk);
 
   // Of the cut: the parameters with their marked bounds.
   std::vector<std::pair<ir::ShapeRef, ir::ShapeRef>> parameters_;
@@ -68,4 +70,4 @@ class Binding {
   mutable std::atomic<bool> gives_way_{false};
 };
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::sizes

@@ -9,7 +9,7 @@
 #include "tensor/node_factory.h"
 #include "tensor/view.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
 namespace {
 
 ir::NodePtr PointerTo(const ir::Node& node) { return ir::NodePtr(const_cast<ir::Node*>(&node)); }
@@ -22,12 +22,13 @@ constexpr int64_t kAlwaysBuckets = 64;
 bool IsWhole(const ir::Node& view) {
   ir::AttributeReader attributes(view.attributes());
   const auto sizes = attributes.IntList(), strides = attributes.IntList();
-  return view.shape()->numel == view.operands()[0].shape()->numel && FillsBlock(sizes, strides);
+  return view.shape()->numel == view.operands()[0].shape()->numel &&
+         tensor::FillsBlock(sizes, strides);
 }
 
 }  // namespace
 
-ResultShapes ShapesOf(const Graph& graph) {
+ResultShapes ShapesOf(const tensor::Graph& graph) {
   ResultShapes shapes;
   for (const ir::Node* node : graph.order) {
     shapes.begin.push_back(static_cast<uint32_t>(shapes.shapes.size()));
@@ -36,8 +37,8 @@ ResultShapes ShapesOf(const Graph& graph) {
   return shapes;
 }
 
-BoundedGraph::BoundedGraph(const Graph& graph, VaryingSizes varying, int device,
-                           const DeviceSet* devices)
+BoundedGraph::BoundedGraph(const tensor::Graph& graph, VaryingSizes varying, int device,
+                           const tensor::DeviceSet* devices)
     : graph_(graph),
       varying_(std::move(varying)),
       shapes_(ShapesOf(graph)),
@@ -274,7 +275,7 @@ int64_t BoundedGraph::Dim(int64_t dim, size_t rank) const {
 
 void BoundedGraph::FindMarks() {
   for (size_t i = 0; i < graph_.data.size(); ++i) {
-    const DeviceData& data = *graph_.data[i];
+    const tensor::DeviceData& data = *graph_.data[i];
     const ir::ShapeRef bounds = MarkedBounds(data);
     const uint32_t result = shapes_.begin[graph_.data_positions[i]];
     const ir::ShapeRef first = varying_.first[result];
@@ -310,7 +311,7 @@ void BoundedGraph::FindMarks() {
 }
 
 void BoundedGraph::VisitLeaf() {
-  auto* data = static_cast<DeviceData*>(node_->payload());
+  auto* data = static_cast<tensor::DeviceData*>(node_->payload());
   c10::SmallVector<Result, 1>& results = results_[node_];
   results.resize(1);
   const uint32_t result = shapes_.begin[position_];
@@ -333,16 +334,16 @@ void BoundedGraph::VisitLeaf() {
     return;
   }
   const ir::ShapeRef bounded = ir::GetShape(shape->dtype, BoundsOf(layout));
-  if (IsProgramFill(*data)) {
-    results[0] = {Fill(*data->fill(), bounded), std::move(layout), true};
+  if (tensor::IsProgramFill(*data)) {
+    results[0] = {tensor::Fill(*data->fill(), bounded), std::move(layout), true};
     results[0].uniform = true;
     fills_.emplace_back(results[0].value.node->operands()[0].node.get(), node_);
     return;
   }
-  DeviceDataPtr promise = MakePromise(bounded, device_, devices_, data->location());
-  results[0] = {MakeLeaf(promise), layout, true};
+  tensor::DeviceDataPtr promise = tensor::MakePromise(bounded, device_, devices_, data->location());
+  results[0] = {tensor::MakeLeaf(promise), layout, true};
   padded_.push_back(
-      {node_, DeviceDataPtr::reclaim_copy(data), std::move(promise), std::move(layout)});
+      {node_, tensor::DeviceDataPtr::reclaim_copy(data), std::move(promise), std::move(layout)});
 }
 
 void BoundedGraph::Keep() {
@@ -393,7 +394,7 @@ BoundedLayout BoundedGraph::MadeLayout(size_t result) {
 
 ir::Value BoundedGraph::Make(const ir::OpSpec& op, ir::Node::Operands operands,
                              ir::Words words) const {
-  ir::NodePtr node = MakeOpNode(&op, std::move(operands), std::move(words));
+  ir::NodePtr node = tensor::MakeOpNode(&op, std::move(operands), std::move(words));
   node->set_location(node_->location());
   return {std::move(node), 0};
 }
@@ -405,13 +406,13 @@ ir::Value BoundedGraph::View(const ir::Value& of, std::vector<int64_t> sizes,
   writer.IntList(sizes);
   writer.IntList(strides);
   writer.IntNumber(0);
-  return MakeNode(&ir::ops::as_strided, {of}, std::move(words),
-                  ir::GetShape(of.shape()->dtype, sizes));
+  return tensor::MakeNode(&ir::ops::as_strided, {of}, std::move(words),
+                          ir::GetShape(of.shape()->dtype, sizes));
 }
 
 ir::Value BoundedGraph::SizeOfFactor(const Factor& factor) {
   ir::Value& number = numbers_[{factor.first, factor.size}];
-  if (!number) number = MakeScalarParameter(factor.size, c10::ScalarType::Long, false);
+  if (!number) number = tensor::MakeScalarParameter(factor.size, c10::ScalarType::Long, false);
   return number;
 }
 
@@ -420,14 +421,14 @@ ir::Value BoundedGraph::Count(const BoundedLayout& layout, const std::vector<boo
   for (size_t d = 0; d < layout.size(); ++d) {
     if (dims[d]) count *= SizeOf(layout[d]);
   }
-  return MakeScalarParameter(static_cast<double>(count), c10::ScalarType::Double, true);
+  return tensor::MakeScalarParameter(static_cast<double>(count), c10::ScalarType::Double, true);
 }
 
 ir::Value BoundedGraph::Iota(int64_t size) const {
-  return MakeNode(&ir::ops::arange,
-                  {MakeScalar(int64_t{0}, c10::ScalarType::Long, false),
-                   MakeScalar(int64_t{1}, c10::ScalarType::Long, false)},
-                  {}, ir::GetShape(c10::ScalarType::Long, {size}));
+  return tensor::MakeNode(&ir::ops::arange,
+                          {tensor::MakeScalar(int64_t{0}, c10::ScalarType::Long, false),
+                           tensor::MakeScalar(int64_t{1}, c10::ScalarType::Long, false)},
+                          {}, ir::GetShape(c10::ScalarType::Long, {size}));
 }
 
 ir::Value BoundedGraph::IsWithin(const BoundedDim& dim) {
@@ -449,14 +450,14 @@ ir::Value BoundedGraph::IsWithin(const BoundedDim& dim) {
     all = all ? Make(ir::ops::logical_and, {all, one}) : one;
   }
   // The recursion may have added masks, but a std::map keeps `mask` valid.
-  return mask = View(Expand(all, bounds), {BoundOf(dim)}, {1});
+  return mask = View(tensor::Expand(all, bounds), {BoundOf(dim)}, {1});
 }
 
 ir::Value BoundedGraph::Masked(const Result& of, const c10::Scalar& by,
                                const std::vector<bool>& dims) {
   const bool is_zero = by.isFloatingPoint() ? by.toDouble() == 0 : by.toLong() == 0;
   if (is_zero && of.zero) return of.value;
-  ir::Value masked = Where(of, MakeConstant(by, of.value.shape()->dtype, false), dims);
+  ir::Value masked = Where(of, tensor::MakeConstant(by, of.value.shape()->dtype, false), dims);
   if (is_zero && of.source && !(masked == of.value)) zeroed_.emplace(*of.source, by);
   return masked;
 }
@@ -507,7 +508,7 @@ void BoundedGraph::Set(size_t result, ir::Value value, BoundedLayout layout) {
   if (!varies || made.zero || !made.source) return;
   const auto asked = zeroed_.find(*made.source);
   if (asked == zeroed_.end()) return;
-  made.value = Where(made, MakeConstant(asked->second, made.value.shape()->dtype, false),
+  made.value = Where(made, tensor::MakeConstant(asked->second, made.value.shape()->dtype, false),
                      std::vector<bool>(made.layout.size(), true));
   made.zero = true;
 }
@@ -515,7 +516,7 @@ void BoundedGraph::Set(size_t result, ir::Value value, BoundedLayout layout) {
 void BoundedGraph::Emit(ir::Node::Operands operands, ir::Words words,
                         const std::vector<BoundedLayout>& layouts, const ir::OpSpec* op) {
   const ir::NodePtr node =
-      MakeOpNode(op ? op : &node_->op(), std::move(operands), std::move(words));
+      tensor::MakeOpNode(op ? op : &node_->op(), std::move(operands), std::move(words));
   node->set_location(node_->location());
   if (node->num_outputs() != node_->num_outputs() || layouts.size() != node_->num_outputs())
     throw SizesRefused{"it would have other results"};
@@ -527,8 +528,8 @@ void BoundedGraph::Emit(ir::Node::Operands operands, ir::Words words,
 
 void BoundedGraph::EmitShaped(ir::Node::Operands operands, ir::Words words,
                               const BoundedLayout& layout) {
-  ir::Value value = MakeNode(&node_->op(), std::move(operands), std::move(words),
-                             ir::GetShape(node_->shape()->dtype, BoundsOf(layout)));
+  ir::Value value = tensor::MakeNode(&node_->op(), std::move(operands), std::move(words),
+                                     ir::GetShape(node_->shape()->dtype, BoundsOf(layout)));
   value.node->set_location(node_->location());
   Set(0, std::move(value), layout);
 }
@@ -539,4 +540,4 @@ ir::Node::Operands BoundedGraph::Values() const {
   return operands;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::sizes

@@ -20,14 +20,14 @@
 #include "sizes/layout.h"
 #include "tensor/graph.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
 
 /// The shapes of the results of a graph's nodes, in order; null for results that nobody asked for.
 struct ResultShapes {
   std::vector<ir::ShapeRef> shapes;
   std::vector<uint32_t> begin;  // per node: its first result
 };
-ResultShapes ShapesOf(const Graph& graph);
+ResultShapes ShapesOf(const tensor::Graph& graph);
 
 /// Results of nodes, by position and index, whose padding is asked for with 0.
 using Zeroed = std::map<std::pair<size_t, size_t>, c10::Scalar>;
@@ -45,7 +45,7 @@ struct VaryingSizes {
 
 /// The bounds of the sizes of marked data: a shape with 0 for each dimension without a bound. Null
 /// if nothing is marked.
-ir::ShapeRef MarkedBounds(const DeviceData& data);
+ir::ShapeRef MarkedBounds(const tensor::DeviceData& data);
 
 class BoundedGraph;
 /// What an operation does with padding.
@@ -68,11 +68,12 @@ class BoundedGraph {
   /// An array that is padded before the program runs.
   struct Padded {
     const ir::Node* leaf;
-    DeviceDataPtr exact, bounded;
+    tensor::DeviceDataPtr exact, bounded;
     BoundedLayout layout;
   };
 
-  BoundedGraph(const Graph& graph, VaryingSizes varying, int device, const DeviceSet* devices);
+  BoundedGraph(const tensor::Graph& graph, VaryingSizes varying, int device,
+               const tensor::DeviceSet* devices);
   /// Throws SizesRefused.
   void Rewrite(FindBoundedRule rule_of);
   const Zeroed& zeroed() const { return zeroed_; }
@@ -152,11 +153,11 @@ class BoundedGraph {
   template <typename Visit>
   void VisitSizes(const Visit& visit) const;
 
-  const Graph& graph_;
+  const tensor::Graph& graph_;
   const VaryingSizes varying_;
   const ResultShapes shapes_;
   const int device_;
-  const DeviceSet* devices_;
+  const tensor::DeviceSet* devices_;
   std::unordered_map<const ir::Node*, c10::SmallVector<Result, 1>> results_;
   std::map<std::pair<int64_t, int64_t>, BoundedDim> made_;  // by (first size, size)
   std::set<std::pair<int64_t, int64_t>> missing_;           // what was not in `made_` when asked
@@ -172,4 +173,4 @@ class BoundedGraph {
   std::vector<Argument> arguments_;
 };
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::sizes

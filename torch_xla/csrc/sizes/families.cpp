@@ -22,7 +22,7 @@
 #include "tensor/node_factory.h"
 #include "tensor/view.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
 namespace {
 
 /// A smaller graph compiles faster than its sizes are rewritten. Mode "poison" has no such limit.
@@ -62,10 +62,10 @@ struct Structure {
 
 /// Notes whether inputs grow by 1 from graph to graph. Of those that come from the host two in a
 /// row have to: their sizes may be any.
-void NoteGrowth(Structure& structure, const Graph& graph) {
+void NoteGrowth(Structure& structure, const tensor::Graph& graph) {
   constexpr int kAlways = 3;
   std::vector<ir::ShapeRef> now;
-  for (const DeviceDataPtr& data : graph.data) now.push_back(data->shape());
+  for (const tensor::DeviceDataPtr& data : graph.data) now.push_back(data->shape());
   bool grew = false, computed = false, other = now.size() != structure.last.size();
   for (size_t i = 0; !other && i < now.size(); ++i) {
     other = now[i]->rank() != structure.last[i]->rank();
@@ -92,7 +92,7 @@ std::unordered_map<ir::Hash128, Structure, ir::Hash128Hasher>& Structures() {
 
 /// The hash of a graph without its sizes and attributes. It says which graphs' sizes are compared
 /// with each other; graphs with equal hashes may still need different programs.
-ir::Hash128 HashWithoutSizes(const Graph& graph) {
+ir::Hash128 HashWithoutSizes(const tensor::Graph& graph) {
   std::unordered_map<const ir::Node*, uint64_t> positions;
   positions.reserve(graph.order.size());
   ir::Hasher hasher;
@@ -124,8 +124,8 @@ SizesNote Kept(const SizesNote& reason) {
 /// A size that most graphs share with the first one, such as that of all batches but an epoch's
 /// last, is no argument of a graph that has it. Then it has no padding, and the graphs before the
 /// first other size keep their programs.
-void FixFirstSizes(const Structure& structure, const Graph& graph, const ResultShapes& shapes,
-                   VaryingSizes& sizes) {
+void FixFirstSizes(const Structure& structure, const tensor::Graph& graph,
+                   const ResultShapes& shapes, VaryingSizes& sizes) {
   std::set<int64_t> fixed;
   for (uint32_t position : graph.data_positions) {
     const uint32_t i = shapes.begin[position];
@@ -148,7 +148,8 @@ void FixFirstSizes(const Structure& structure, const Graph& graph, const ResultS
 
 /// Notes the sizes of this graph. Returns what varies among the graphs of its structure; nothing if
 /// no input varies.
-std::optional<VaryingSizes> Learn(const Graph& graph, const ir::Hash128& hash, SizesNote& note) {
+std::optional<VaryingSizes> Learn(const tensor::Graph& graph, const ir::Hash128& hash,
+                                  SizesNote& note) {
   ResultShapes shapes = ShapesOf(graph);
   std::lock_guard lock(structures_mutex);
   auto& structures = Structures();
@@ -215,7 +216,8 @@ std::unordered_map<ir::Hash128, Bound, ir::Hash128Hasher>& Bindings() {
 
 }  // namespace
 
-std::optional<BoundedProgram> BoundGraph(const Graph& graph, int device, const DeviceSet* devices,
+std::optional<BoundedProgram> BoundGraph(const tensor::Graph& graph, int device,
+                                         const tensor::DeviceSet* devices,
                                          const std::vector<int>& aliases, SizesNote& note) {
   static auto& refused = *new debug::Counter("DynamicSizesRefused");
   const Mode mode = ModeOf();
@@ -266,16 +268,16 @@ std::optional<BoundedProgram> BoundGraph(const Graph& graph, int device, const D
     if (static_cast<size_t>(place) == roots.size()) roots.push_back(root.value);
   }
   {
-    auto lock = LockGraph();
-    result.graph = CollectGraph(std::move(roots));
+    auto lock = tensor::LockGraph();
+    result.graph = tensor::CollectGraph(std::move(roots));
   }
   // An input that is donated to a result of fixed size is donated to the program, too.
-  std::unordered_map<const DeviceData*, int> donated;
+  std::unordered_map<const tensor::DeviceData*, int> donated;
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (aliases[i] >= 0)
       donated.emplace(graph.data[i].get(), places[static_cast<size_t>(aliases[i])]);
   }
-  for (const DeviceDataPtr& data : result.graph.data) {
+  for (const tensor::DeviceDataPtr& data : result.graph.data) {
     const auto found = donated.find(data.get());
     if (!aliases.empty()) result.aliases.push_back(found == donated.end() ? -1 : found->second);
   }
@@ -284,8 +286,9 @@ std::optional<BoundedProgram> BoundGraph(const Graph& graph, int device, const D
 }
 
 std::shared_ptr<const Binding> Bind(const ir::Hash128& key, const ir::Hash128& program,
-                                    const Graph& graph, int device, const DeviceSet* devices,
-                                    const BoundedGraph& bounded, const Graph& bulk) {
+                                    const tensor::Graph& graph, int device,
+                                    const tensor::DeviceSet* devices, const BoundedGraph& bounded,
+                                    const tensor::Graph& bulk) {
   static auto& bindings_made = *new debug::Counter("DynamicSizesBound");
   bindings_made.Add();
   const Bound bound{
@@ -301,7 +304,8 @@ std::shared_ptr<const Binding> Bind(const ir::Hash128& key, const ir::Hash128& p
   return Use(bound);
 }
 
-std::optional<Bound> FindBound(const ir::Hash128& key, const Graph& graph, SizesNote& note) {
+std::optional<Bound> FindBound(const ir::Hash128& key, const tensor::Graph& graph,
+                               SizesNote& note) {
   Bound bound;
   {
     std::lock_guard lock(structures_mutex);
@@ -326,7 +330,7 @@ std::shared_ptr<const Binding> Use(const Bound& bound) {
   return bound.binding;
 }
 
-SizesNote RefuseBounds(const Graph& graph, const SizesNote& reason) {
+SizesNote RefuseBounds(const tensor::Graph& graph, const SizesNote& reason) {
   const ir::Hash128 hash = HashWithoutSizes(graph);
   std::lock_guard lock(structures_mutex);
   if (const auto found = Structures().find(hash); found != Structures().end()) {
@@ -361,7 +365,7 @@ SizesScope::SizesScope(const SizesNote& note)
 SizesScope::~SizesScope() { current_sizes = outer_; }
 const SizesNote* CurrentSizes() { return current_sizes; }
 
-void MarkSize(const DeviceDataPtr& data, size_t dim, int64_t bound) {
+void MarkSize(const tensor::DeviceDataPtr& data, size_t dim, int64_t bound) {
   if (ModeOf() == Mode::kOff) return;
   std::lock_guard lock(marked_mutex);
   auto& all = AllMarked();
@@ -374,11 +378,11 @@ void MarkSize(const DeviceDataPtr& data, size_t dim, int64_t bound) {
   any_marked.store(true, std::memory_order_release);
 }
 
-ir::ShapeRef MarkedBounds(const DeviceData& data) {
+ir::ShapeRef MarkedBounds(const tensor::DeviceData& data) {
   if (!any_marked.load(std::memory_order_acquire)) return nullptr;
   std::lock_guard lock(marked_mutex);
   const auto found = AllMarked().find(data.id());
   return found == AllMarked().end() ? nullptr : found->second;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::sizes

@@ -10,7 +10,7 @@
 
 #include "sizes/binding.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
 
 /// What became of the sizes of a graph.
 struct SizesNote {
@@ -20,7 +20,7 @@ struct SizesNote {
 
 /// A graph in the sizes of its bucket.
 struct BoundedProgram {
-  Graph graph;
+  tensor::Graph graph;
   std::vector<int> aliases;
   std::unique_ptr<BoundedGraph> rewritten;
 };
@@ -29,14 +29,16 @@ struct BoundedProgram {
 /// input's size differs from the first one's, if an operation has no rule, or if there is a note
 /// already. `note` says what became of the sizes. `aliases` are those of the graph's program.
 /// Counter DynamicSizesRefused.
-std::optional<BoundedProgram> BoundGraph(const Graph& graph, int device, const DeviceSet* devices,
+std::optional<BoundedProgram> BoundGraph(const tensor::Graph& graph, int device,
+                                         const tensor::DeviceSet* devices,
                                          const std::vector<int>& aliases, SizesNote& note);
 
 /// Keeps how graphs of this key run as `program`, that of `bulk`. Throws if they cannot. Counters
 /// as Use, and DynamicSizesBound.
 std::shared_ptr<const Binding> Bind(const ir::Hash128& key, const ir::Hash128& program,
-                                    const Graph& graph, int device, const DeviceSet* devices,
-                                    const BoundedGraph& bounded, const Graph& bulk);
+                                    const tensor::Graph& graph, int device,
+                                    const tensor::DeviceSet* devices, const BoundedGraph& bounded,
+                                    const tensor::Graph& bulk);
 
 /// How a graph runs as a program that was made before; no rewriting is needed.
 struct Bound {
@@ -46,13 +48,13 @@ struct Bound {
 };
 /// Returns nothing if the graph was not seen, or if its sizes shall have a program of their own;
 /// `note` then says why.
-std::optional<Bound> FindBound(const ir::Hash128& key, const Graph& graph, SizesNote& note);
+std::optional<Bound> FindBound(const ir::Hash128& key, const tensor::Graph& graph, SizesNote& note);
 /// Counts a run. Counters DynamicSizes and one of the program, metric DynamicSizesPadding.
 std::shared_ptr<const Binding> Use(const Bound& bound);
 
 /// Notes that the program of a bounded graph could not be made: it and others of its structure are
 /// not bounded again. Returns the note that says why.
-SizesNote RefuseBounds(const Graph& graph, const SizesNote& reason);
+SizesNote RefuseBounds(const tensor::Graph& graph, const SizesNote& reason);
 
 /// Forgets all structures and how their sizes ran.
 void ForgetSizes();
@@ -73,6 +75,6 @@ class SizesScope {
 const SizesNote* CurrentSizes();
 
 /// Notes that a size of some data is at most `bound`: torch_xla.mark_dynamic.
-void MarkSize(const DeviceDataPtr& data, size_t dim, int64_t bound);
+void MarkSize(const tensor::DeviceDataPtr& data, size_t dim, int64_t bound);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::sizes

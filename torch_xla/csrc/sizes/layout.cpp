@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
 
 BoundedDim FixedDim(int64_t size) {
   BoundedDim dim;
@@ -178,4 +178,4 @@ int64_t BucketOf(int64_t size, bool grows) {
   return bound;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::sizes

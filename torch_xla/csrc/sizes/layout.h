@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
 
 struct Factor {
   int64_t size;   // in this graph
@@ -65,4 +65,4 @@ BoundedView ViewOf(const BoundedLayout& layout, const StridedView& view, const B
 /// a size that grows the least of 64, 256, 1024, …
 int64_t BucketOf(int64_t size, bool grows);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::sizes

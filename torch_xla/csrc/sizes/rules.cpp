@@ -9,7 +9,7 @@
 
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
 namespace bounded {
 namespace {
 
@@ -86,4 +86,4 @@ BoundedRule RuleOf(const ir::OpSpec& op, bool makes) {
   return !makes && bounded::IsPointwise(op) ? &bounded::Pointwise : nullptr;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::sizes

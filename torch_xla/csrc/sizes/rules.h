@@ -3,9 +3,9 @@
 
 #include "sizes/bounded_graph.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::sizes {
 
 /// See FindBoundedRule.
 BoundedRule RuleOf(const ir::OpSpec& op, bool makes);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::sizes

@@ -7,7 +7,7 @@
 #include "lowering/may_call.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 
 [[noreturn]] void Refuse(const char* reason) { throw SizesRefused{reason}; }
 
@@ -55,16 +55,16 @@ ir::Value Select(G& g, const ir::Value& of, size_t dim, const ir::Value& index) 
 }
 
 ir::Value Contiguous(const G& g, const ir::Value& of, const std::vector<int64_t>& sizes) {
-  const Ints strides = ContiguousStrides(sizes);
+  const tensor::Ints strides = tensor::ContiguousStrides(sizes);
   return g.View(of, sizes, {strides.begin(), strides.end()});
 }
 
 ir::Value Number(int64_t value, c10::ScalarType dtype) {
-  return MakeScalarParameter(value, dtype, false);
+  return tensor::MakeScalarParameter(value, dtype, false);
 }
 
 ir::Value Add(const G& g, const ir::Value& a, const ir::Value& b) {
-  return g.Make(ir::ops::add_Tensor, {a, b, MakeScalar(int64_t{1})});
+  return g.Make(ir::ops::add_Tensor, {a, b, tensor::MakeScalar(int64_t{1})});
 }
 
 ir::Value Sum(const G& g, const ir::Value& x, const Dims& dims, bool keepdim) {
@@ -99,7 +99,7 @@ ir::Value Places(const G& g, const BoundedLayout& layout, c10::IntArrayRef strid
     std::vector<int64_t> sizes(factors.size(), 1), ones(factors.size(), 1);
     sizes[i] = factors[i].bound;
     all *= factors[i].bound;
-    const ir::Value index = lazy::Cast(g.View(g.Iota(factors[i].bound), sizes, ones), dtype);
+    const ir::Value index = tensor::Cast(g.View(g.Iota(factors[i].bound), sizes, ones), dtype);
     place = Add(g, place, g.Make(ir::ops::mul_Tensor, {index, Number(steps[i], dtype)}));
   }
   return g.View(place, {all}, {1});
@@ -115,13 +115,13 @@ ir::Value PlaceOf(G& g, ir::Value index, const BoundedDim& all) {
   if (IsDense(all)) return index;
   const c10::ScalarType dtype = index.shape()->dtype;
   const auto times = [&](const ir::Value& value, int64_t stride) {
-    return g.Make(ir::ops::mul_Tensor, {value, MakeConstant(stride, dtype, false)});
+    return g.Make(ir::ops::mul_Tensor, {value, tensor::MakeConstant(stride, dtype, false)});
   };
   int64_t stride = 1;
   ir::Value place;
   for (size_t i = all.size(); i-- > 1; stride *= all[i].bound) {
-    const ir::Value n = all[i].varies ? lazy::Cast(g.SizeOfFactor(all[i]), dtype)
-                                      : MakeConstant(all[i].size, dtype, false);
+    const ir::Value n = all[i].varies ? tensor::Cast(g.SizeOfFactor(all[i]), dtype)
+                                      : tensor::MakeConstant(all[i].size, dtype, false);
     const ir::Value part = times(g.Make(ir::ops::remainder_Tensor, {index, n}), stride);
     place = place ? Add(g, place, part) : part;
     index = g.Make(ir::ops::floor_divide, {index, n});
@@ -255,7 +255,7 @@ void EmitCompact(G& g, size_t d, const c10::Scalar& padding) {
   ir::Node::Operands operands = g.Values();
   operands[0] = g.Masked(in, padding, Only(layout.size(), static_cast<int64_t>(d)));
   const ir::NodePtr made =
-      MakeOpNode(&g.node().op(), std::move(operands), ir::Words(g.node().attributes()));
+      tensor::MakeOpNode(&g.node().op(), std::move(operands), ir::Words(g.node().attributes()));
   made->set_location(g.node().location());
   for (size_t i = 0; i < g.node().num_outputs(); ++i) {
     if (g.node().shape(i))
@@ -298,7 +298,7 @@ void Along(G& g) {
 }
 
 void Exactly(G& g, BoundedRule otherwise) {
-  if (!lowering::HasCpuKernels(Platform())) return otherwise(g);
+  if (!lowering::HasCpuKernels(tensor::Platform())) return otherwise(g);
   ir::Node::Operands operands, sizes;
   std::vector<int64_t> kinds, words, parts;
   const size_t arrays = g.node().operands().size();
@@ -343,8 +343,8 @@ void Exactly(G& g, BoundedRule otherwise) {
   for (const auto& list : {kinds, words, parts}) writer.IntList(list);
   writer.Int(static_cast<int64_t>(operands.size() + sizes.size()));
   operands.append(sizes.begin(), sizes.end());
-  const ir::NodePtr made = MakeOpNode(&ir::ops::kernel_of_parts, std::move(operands),
-                                      std::move(call), [&] { return shapes; });
+  const ir::NodePtr made = tensor::MakeOpNode(&ir::ops::kernel_of_parts, std::move(operands),
+                                              std::move(call), [&] { return shapes; });
   made->set_location(g.node().location());
   for (size_t i = 0; i < layouts.size(); ++i) {
     ir::Value value{made, static_cast<uint32_t>(i)};
@@ -364,4 +364,4 @@ BoundedLayout WithBatch(const G& g, size_t result, const BoundedDim& batch) {
   return layout;
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

@@ -11,7 +11,7 @@
 #include "tensor/node_factory.h"
 #include "tensor/view.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 
 using G = BoundedGraph;
 using Result = BoundedGraph::Result;
@@ -90,4 +90,4 @@ void Exactly(G& g) {
 BoundedLayout WithBatch(const G& g, size_t result, const BoundedDim& batch);
 bool IsHalf(c10::ScalarType dtype);
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

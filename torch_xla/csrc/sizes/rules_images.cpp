@@ -3,7 +3,7 @@
 
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 void RequireBatch(const BoundedLayout& layout, size_t from = 1) {
@@ -124,7 +124,7 @@ void Pool(G& g) {
   }
   const ir::Value masked =
       g.Masked(in, NumberOf(neutral, in.value.shape()->dtype), Spatial(in.layout, from));
-  const ir::NodePtr made = MakeOpNode(&forward, {masked}, g.node().attributes());
+  const ir::NodePtr made = tensor::MakeOpNode(&forward, {masked}, g.node().attributes());
   made->set_location(g.node().location());
   if (g.Has("grad_output")) {
     // The gradient has to lie as the forward's result.
@@ -208,4 +208,4 @@ Table ImageRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

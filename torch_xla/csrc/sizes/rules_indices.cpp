@@ -1,7 +1,7 @@
 // Embeddings, and reads and writes by indices.
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 void Embedding(G& g) {
@@ -47,9 +47,9 @@ Result FromStart(G& g, const Result& index, const BoundedDim& dim) {
   if (!Varies(dim)) return index;
   const c10::ScalarType dtype = index.value.shape()->dtype;
   const ir::Value size =
-      dim.size() == 1 ? lazy::Cast(g.SizeOfFactor(dim[0]), dtype) : Number(SizeOf(dim), dtype);
+      dim.size() == 1 ? tensor::Cast(g.SizeOfFactor(dim[0]), dtype) : Number(SizeOf(dim), dtype);
   const ir::Value is_negative =
-      g.Make(ir::ops::lt_Tensor, {index.value, MakeConstant(int64_t{0}, dtype, false)});
+      g.Make(ir::ops::lt_Tensor, {index.value, tensor::MakeConstant(int64_t{0}, dtype, false)});
   return {g.Make(ir::ops::where_self, {is_negative, Add(g, index.value, size), index.value}),
           index.layout, index.varies};
 }
@@ -58,7 +58,7 @@ Result FromStart(G& g, const Result& index, const BoundedDim& dim) {
 ir::Value Written(G& g, const Result& index, const BoundedDim& dim) {
   const c10::ScalarType dtype = index.value.shape()->dtype;
   return g.Where({PlaceOf(g, index.value, dim), index.layout, index.varies},
-                 MakeConstant(BoundOf(dim), dtype, false), Dims(index.layout.size(), true));
+                 tensor::MakeConstant(BoundOf(dim), dtype, false), Dims(index.layout.size(), true));
 }
 
 /// Writes, adds or reduces along a dimension.
@@ -202,7 +202,7 @@ int64_t LeftOut(G& g, int64_t num_weights) {
 }
 
 ir::Value Filled(G& g, const Result& index, int64_t by) {
-  return g.Where(index, MakeConstant(by, index.value.shape()->dtype, false),
+  return g.Where(index, tensor::MakeConstant(by, index.value.shape()->dtype, false),
                  Dims(index.layout.size(), true));
 }
 
@@ -307,4 +307,4 @@ Table IndexRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

@@ -3,7 +3,7 @@
 
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 void Pad(G& g) {
@@ -19,7 +19,7 @@ void Pad(G& g) {
                                   : FixedDim(SizeOf(layout[d]) + pad[i] + pad[i + 1]);
   }
   const ir::Value value = g.In(1).value;
-  g.Emit({g.Where(in, lazy::Cast(value, in.value.shape()->dtype), dims), value},
+  g.Emit({g.Where(in, tensor::Cast(value, in.value.shape()->dtype), dims), value},
          g.node().attributes(), {layout});
 }
 
@@ -55,9 +55,10 @@ void PartBackward(G& g) {
     const std::vector<int64_t> whole = bounds;
     bounds[dim] = 1;
     g.Set(0,
-          Expand(g.Make(ir::ops::where_self, {is_there, Contiguous(g, grad.value, bounds),
-                                              MakeConstant(0.0, grad.value.shape()->dtype, false)}),
-                 whole),
+          tensor::Expand(g.Make(ir::ops::where_self,
+                                {is_there, Contiguous(g, grad.value, bounds),
+                                 tensor::MakeConstant(0.0, grad.value.shape()->dtype, false)}),
+                         whole),
           made);
     return;
   }
@@ -134,7 +135,7 @@ void Behind(G& g, size_t dim, BoundedLayout layout) {
     }
     size += SizeOf(in), bound += BoundOf(in);
   }
-  const ir::Value last = MakeConstant(bounds - 1, c10::ScalarType::Long, false);
+  const ir::Value last = tensor::MakeConstant(bounds - 1, c10::ScalarType::Long, false);
   index = g.Make(ir::ops::minimum, {index, last});
   const ir::Value all = g.Make(ir::ops::cat, g.Values(), g.node().attributes());
   g.Set(0, Select(g, all, dim, index), layout);
@@ -177,4 +178,4 @@ Table JoinRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

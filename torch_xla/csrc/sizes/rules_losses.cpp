@@ -1,7 +1,7 @@
 // Losses.
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 void NllLoss(G& g) {
@@ -48,7 +48,7 @@ void PairLoss(G& g) {
       ir::Words words = g.node().attributes();
       words[g.Named("reduction").word] = 2;
       const c10::ScalarType dtype = operands[0].shape()->dtype;
-      operands[0] = lazy::Cast(
+      operands[0] = tensor::Cast(
           g.Make(ir::ops::div_Tensor, {operands[0], g.Count(layout, Dims(layout.size(), true))}),
           dtype);
       g.Emit(std::move(operands), std::move(words), {layout});
@@ -76,15 +76,15 @@ void PairLoss(G& g) {
   }
   const c10::ScalarType dtype = g.node().shape()->dtype;
   if (IsHalf(dtype)) {
-    operands[a] = lazy::Cast(operands[a], c10::ScalarType::Float);
-    operands[b] = lazy::Cast(operands[b], c10::ScalarType::Float);
+    operands[a] = tensor::Cast(operands[a], c10::ScalarType::Float);
+    operands[b] = tensor::Cast(operands[b], c10::ScalarType::Float);
   }
   ir::Words words = g.node().attributes();
   words[g.Named("reduction").word] = 2;
   const ir::Value sum = g.Make(g.node().op(), std::move(operands), std::move(words));
   g.Set(0,
-        lazy::Cast(g.Make(ir::ops::div_Tensor, {sum, g.Count(layout, Dims(layout.size(), true))}),
-                   dtype),
+        tensor::Cast(g.Make(ir::ops::div_Tensor, {sum, g.Count(layout, Dims(layout.size(), true))}),
+                     dtype),
         {});
 }
 
@@ -113,8 +113,9 @@ void CtcLoss(G& g) {
   ir::OutputShapes shapes;
   for (const BoundedLayout& layout : {BoundedLayout{samples}, alpha})
     shapes.shapes.push_back(ir::GetShape(g.node().shape()->dtype, BoundsOf(layout)));
-  const ir::NodePtr made = MakeOpNode(&g.node().op(), std::move(operands),
-                                      ir::Words(g.node().attributes()), [&] { return shapes; });
+  const ir::NodePtr made =
+      tensor::MakeOpNode(&g.node().op(), std::move(operands), ir::Words(g.node().attributes()),
+                         [&] { return shapes; });
   made->set_location(g.node().location());
   g.Set(0, {made, 0}, {samples});
   g.Set(1, {made, 1}, alpha);
@@ -135,4 +136,4 @@ Table LossRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

@@ -3,7 +3,7 @@
 
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 void LayerNorm(G& g) {
@@ -91,7 +91,7 @@ struct Channels {
   }
   ir::Value Add(const ir::Value& a, const ir::Value& b) const { return bounded::Add(g, a, b); }
   ir::Value Sub(const ir::Value& a, const ir::Value& b) const {
-    return g.Make(ir::ops::sub_Tensor, {a, b, MakeScalar(int64_t{1})});
+    return g.Make(ir::ops::sub_Tensor, {a, b, tensor::MakeScalar(int64_t{1})});
   }
   ir::Value Mul(const ir::Value& a, const ir::Value& b) const {
     return g.Make(ir::ops::mul_Tensor, {a, b});
@@ -124,7 +124,8 @@ void BatchNorm(G& g) {
   const ir::Value mean = c.Div(c.Sum(c.Zeroed(in.value)), c.count);
   const ir::Value centered = c.Zeroed(c.Sub(in.value, c.Wide(mean)));
   const ir::Value variance = c.Div(c.Sum(c.Mul(centered, centered)), c.count);
-  const ir::Value inverse = g.Make(ir::ops::rsqrt, {c.Add(variance, MakeScalar(Double(g, "eps")))});
+  const ir::Value inverse =
+      g.Make(ir::ops::rsqrt, {c.Add(variance, tensor::MakeScalar(Double(g, "eps")))});
   ir::Value out = c.Mul(centered, c.Wide(inverse));
   if (const Result* weight = g.Tensor("weight")) out = c.Mul(out, c.Wide(weight->value));
   if (const Result* bias = g.Tensor("bias")) out = c.Add(out, c.Wide(bias->value));
@@ -138,7 +139,8 @@ void BatchNorm(G& g) {
   const auto move = [&](const Result* running, const ir::Value& to) {
     if (!running) return;
     g.Set(next++,
-          c.Add(c.Mul(running->value, MakeScalar(1 - momentum)), c.Mul(to, MakeScalar(momentum))),
+          c.Add(c.Mul(running->value, tensor::MakeScalar(1 - momentum)),
+                c.Mul(to, tensor::MakeScalar(momentum))),
           channels);
   };
   double n = 1;
@@ -147,7 +149,7 @@ void BatchNorm(G& g) {
   }
   move(g.Tensor("running_mean"), mean);
   move(g.Tensor("running_var"),
-       c.Mul(variance, MakeScalarParameter(n / (n - 1), c10::ScalarType::Double, true)));
+       c.Mul(variance, tensor::MakeScalarParameter(n / (n - 1), c10::ScalarType::Double, true)));
 }
 
 void BatchNormBackward(G& g) {
@@ -191,4 +193,4 @@ Table NormalizationRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

@@ -3,7 +3,7 @@
 
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 /// Each element depends only on elements before it, and padding lies at the end.
@@ -77,14 +77,14 @@ void Moved(G& g) {
       value = g.Make(g.node().op(), {value}, std::move(words));
       continue;
     }
-    const ir::Value iota = g.Iota(BoundOf(along)), one = MakeScalar(int64_t{1});
+    const ir::Value iota = g.Iota(BoundOf(along)), one = tensor::MakeScalar(int64_t{1});
     const ir::Value place =
         rolls ? g.Make(ir::ops::remainder_Tensor,
                        {g.Make(ir::ops::sub_Tensor, {iota, Number(shifts[i]), one}),
                         Number(SizeOf(along))})
               : g.Make(ir::ops::maximum,
                        {g.Make(ir::ops::sub_Tensor, {Number(SizeOf(along) - 1), iota, one}),
-                        MakeConstant(int64_t{0}, c10::ScalarType::Long, false)});
+                        tensor::MakeConstant(int64_t{0}, c10::ScalarType::Long, false)});
     const Result whole = Compact(g, {value, in.layout, true}, dim);
     value = Spread(g, Select(g, whole.value, dim, place), dim, along);
   }
@@ -119,4 +119,4 @@ Table OrderRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

@@ -4,7 +4,7 @@
 
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 void Product(G& g) {
@@ -97,10 +97,10 @@ void Attention(G& g) {
     if (!Same(rows, columns)) Refuse("a causal mask of different sizes has no rule");
   } else if (Varies(columns)) {
     const c10::ScalarType dtype = query.value.shape()->dtype;
-    const ir::Value mask =
-        g.Make(ir::ops::where_self,
-               {g.View(g.IsWithin(columns), {1, 1, 1, BoundOf(columns)}, {1, 1, 1, 1}),
-                MakeConstant(0.0, dtype, false), MakeConstant(-infinity, dtype, false)});
+    const ir::Value mask = g.Make(
+        ir::ops::where_self,
+        {g.View(g.IsWithin(columns), {1, 1, 1, BoundOf(columns)}, {1, 1, 1, 1}),
+         tensor::MakeConstant(0.0, dtype, false), tensor::MakeConstant(-infinity, dtype, false)});
     operands.push_back(mask);
     words[given.word - 1] = 1;
   }
@@ -207,4 +207,4 @@ Table ProductRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

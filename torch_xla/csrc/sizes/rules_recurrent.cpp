@@ -1,7 +1,7 @@
 // Recurrent layers.
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 /// `gates` with its padded time steps replaced: by `gate` in the columns of the second gate, and
@@ -10,7 +10,7 @@ ir::Value GatesAfterEnd(G& g, const Result& gates, int64_t hidden, double gate, 
   if (gates.value.shape()->dtype != c10::ScalarType::Float)
     Refuse("recurrent layers in another dtype have no rule");
   const auto number = [](const c10::Scalar& value, c10::ScalarType dtype) {
-    return MakeConstant(value, dtype, false);
+    return tensor::MakeConstant(value, dtype, false);
   };
   const int64_t all = SizeOf(gates.layout[2]);
   const ir::Value place = g.Iota(all);
@@ -33,8 +33,8 @@ constexpr int64_t kLstmCell = 0, kGruCell = 1;
 ir::Value Reversed(G& g, const ir::Value& of, const BoundedDim& time) {
   const ir::Value place =
       g.Make(ir::ops::sub_Tensor,
-             {Number(SizeOf(time) - 1), g.Iota(BoundOf(time)), MakeScalar(int64_t{1})});
-  const ir::Value zero = MakeConstant(int64_t{0}, c10::ScalarType::Long, false);
+             {Number(SizeOf(time) - 1), g.Iota(BoundOf(time)), tensor::MakeScalar(int64_t{1})});
+  const ir::Value zero = tensor::MakeConstant(int64_t{0}, c10::ScalarType::Long, false);
   return Select(g, of, 0, g.Make(ir::ops::maximum, {place, zero}));
 }
 
@@ -93,8 +93,8 @@ void RecurrentLayer(G& g) {
                                          : BoundedLayout{samples, FixedDim(shape->dims.at(1))});
     shapes.shapes.push_back(ir::GetShape(shape->dtype, BoundsOf(layouts.back())));
   }
-  const ir::NodePtr node =
-      MakeOpNode(&g.node().op(), std::move(operands), std::move(words), [&] { return shapes; });
+  const ir::NodePtr node = tensor::MakeOpNode(&g.node().op(), std::move(operands), std::move(words),
+                                              [&] { return shapes; });
   node->set_location(g.node().location());
   for (size_t i = 0; i < layouts.size(); ++i) {
     const ir::Value made{node, static_cast<uint32_t>(i)};
@@ -110,4 +110,4 @@ Table RecurrentRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

@@ -4,7 +4,7 @@
 
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 Dims ReducedDims(const G& g, size_t rank) {
@@ -67,11 +67,11 @@ void Mean(G& g) {
   }
   const c10::ScalarType dtype = g.node().shape()->dtype;
   ir::Value masked = g.Masked(in, NumberOf(Neutral::kZero, in.value.shape()->dtype), dims);
-  masked = lazy::Cast(masked, IsHalf(dtype) ? c10::ScalarType::Float : dtype);
+  masked = tensor::Cast(masked, IsHalf(dtype) ? c10::ScalarType::Float : dtype);
   const ir::OpSpec& sum = g.Has("dim") ? ir::ops::sum_dim_IntList : ir::ops::sum;
   ir::Value mean = g.Make(ir::ops::div_Tensor,
                           {g.Make(sum, {masked}, g.node().attributes()), g.Count(in.layout, dims)});
-  g.Set(0, lazy::Cast(mean, dtype), layout);
+  g.Set(0, tensor::Cast(mean, dtype), layout);
 }
 
 /// Norms; with a negative exponent an infinite element adds 0.
@@ -99,36 +99,37 @@ void Variance(G& g) {
   }
   const c10::ScalarType dtype = in.value.shape()->dtype;
   if (!c10::isFloatingType(dtype)) Refuse("a variance in another dtype has no rule");
-  const Result wide{lazy::Cast(in.value, IsHalf(dtype) ? c10::ScalarType::Float : dtype), in.layout,
-                    true};
+  const Result wide{tensor::Cast(in.value, IsHalf(dtype) ? c10::ScalarType::Float : dtype),
+                    in.layout, true};
   int64_t count = 1;
   for (size_t d = 0; d < dims.size(); ++d) count *= dims[d] ? SizeOf(in.layout[d]) : 1;
   const auto number = [](double value) {
-    return MakeScalarParameter(value, c10::ScalarType::Double, true);
+    return tensor::MakeScalarParameter(value, c10::ScalarType::Double, true);
   };
   ir::Value degrees = number(std::max(0.0, static_cast<double>(count) - 1));
   if (const BoundedGraph::Argument& given = g.Named("correction"); given.given) {
-    const ir::Value rest = g.Make(
-        ir::ops::sub_Tensor,
-        {number(static_cast<double>(count)), g.In(given.operand).value, MakeScalar(int64_t{1})});
-    degrees = g.Make(ir::ops::maximum, {rest, MakeConstant(0.0, c10::ScalarType::Double, true)});
+    const ir::Value rest =
+        g.Make(ir::ops::sub_Tensor, {number(static_cast<double>(count)), g.In(given.operand).value,
+                                     tensor::MakeScalar(int64_t{1})});
+    degrees =
+        g.Make(ir::ops::maximum, {rest, tensor::MakeConstant(0.0, c10::ScalarType::Double, true)});
   }
   const auto mean_of = [&](bool keep) {
     return g.Make(ir::ops::div_Tensor, {Sum(g, g.Masked(wide, 0.0, dims), dims, keep),
                                         number(static_cast<double>(count))});
   };
-  const ir::Value centered =
-      g.Masked({g.Make(ir::ops::sub_Tensor, {wide.value, mean_of(true), MakeScalar(int64_t{1})}),
-                in.layout, true},
-               0.0, dims);
+  const ir::Value centered = g.Masked(
+      {g.Make(ir::ops::sub_Tensor, {wide.value, mean_of(true), tensor::MakeScalar(int64_t{1})}),
+       in.layout, true},
+      0.0, dims);
   ir::Value result = g.Make(
       ir::ops::div_Tensor,
       {Sum(g, g.Make(ir::ops::mul_Tensor, {centered, centered}), dims, g.Int("keepdim") != 0),
        degrees});
   if (root) result = g.Make(ir::ops::sqrt, {result});
-  g.Set(0, lazy::Cast(result, dtype), layout);
+  g.Set(0, tensor::Cast(result, dtype), layout);
   if (g.node().num_outputs() > 1)
-    g.Set(1, lazy::Cast(mean_of(g.Int("keepdim") != 0), dtype), layout);
+    g.Set(1, tensor::Cast(mean_of(g.Int("keepdim") != 0), dtype), layout);
 }
 
 void Softmax(G& g) {
@@ -168,4 +169,4 @@ Table ReductionRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

@@ -5,7 +5,7 @@
 
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 /// Whether a line of StableHLO fits any size: it is elementwise, or reads only the first element.
@@ -78,4 +78,4 @@ Table TextRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

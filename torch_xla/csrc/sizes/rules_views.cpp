@@ -4,7 +4,7 @@
 
 #include "sizes/rules_common.h"
 
-namespace torch_xla::lazy::bounded {
+namespace torch_xla::sizes::bounded {
 namespace {
 
 void Cast(G& g) { g.EmitShaped(g.Values(), {}, g.In(0).layout); }
@@ -116,7 +116,7 @@ void TakeRange(G& g, Result& base, StridedView& view, size_t d, const BoundedDim
   view.strides = std::move(strides);
   view.offset = view.offset / outer * stride * size + view.offset % stride;
   const ir::Value moved = Add(g, g.Iota(made[0].bound), Number(start));
-  const ir::Value last = MakeConstant(factor.bound - 1, c10::ScalarType::Long, false);
+  const ir::Value last = tensor::MakeConstant(factor.bound - 1, c10::ScalarType::Long, false);
   base.value = TakeAlong(g, base.value, all, k, g.Make(ir::ops::minimum, {moved, last}));
   all[k] = made[0];
   base.layout.clear();
@@ -137,8 +137,8 @@ void AsStrided(G& g) {
   Result base = g.In(0);
   const BoundedLayout made = g.MadeLayout(0);
   if (g.node().shape()->numel == 0) {
-    const ir::Value zero = MakeConstant(int64_t{0}, g.node().shape()->dtype, false);
-    g.Set(0, Expand(zero, BoundsOf(made)), made);
+    const ir::Value zero = tensor::MakeConstant(int64_t{0}, g.node().shape()->dtype, false);
+    g.Set(0, tensor::Expand(zero, BoundsOf(made)), made);
     return;
   }
   while (TakeIndex(g, base, exact)) {
@@ -165,11 +165,11 @@ void AsStrided(G& g) {
 /// A write into a view whose elements lie at no regular places, such as a diagonal.
 void WriteByIndex(G& g, const Result& base, const StridedView& view, const Result& value) {
   const int64_t elements = ElementsOf(base), written = ElementsOf(value);
-  ir::Value index = lazy::Cast(ViewPlaces(g, base, view, value.layout), c10::ScalarType::Long);
+  ir::Value index = tensor::Cast(ViewPlaces(g, base, view, value.layout), c10::ScalarType::Long);
   if (const ir::Value within = g.Within(value.layout, Dims(value.layout.size(), true))) {
-    index =
-        g.Make(ir::ops::where_self, {g.View(Expand(within, BoundsOf(value.layout)), {written}, {1}),
-                                     index, MakeConstant(elements, c10::ScalarType::Long, false)});
+    index = g.Make(ir::ops::where_self,
+                   {g.View(tensor::Expand(within, BoundsOf(value.layout)), {written}, {1}), index,
+                    tensor::MakeConstant(elements, c10::ScalarType::Long, false)});
   }
   ir::Words words;
   ir::AttributeWriter(words).Int(0);
@@ -208,8 +208,9 @@ void ViewUpdate(G& g) {
   words[g.Named("storage_offset").word] = static_cast<uint64_t>(view.view.offset);
   ir::Value written = value.value;
   if (value.varies) {
-    const ir::Value old = MakeNode(&ir::ops::as_strided, {base.value}, ir::Words(words),
-                                   ir::GetShape(base.value.shape()->dtype, view.view.sizes));
+    const ir::Value old =
+        tensor::MakeNode(&ir::ops::as_strided, {base.value}, ir::Words(words),
+                         ir::GetShape(base.value.shape()->dtype, view.view.sizes));
     written = g.Make(ir::ops::where_self,
                      {g.Within(value.layout, Dims(value.layout.size(), true)), written, old});
   }
@@ -276,7 +277,7 @@ void Random(G& g) {
   int64_t bound = 1;
   for (const BoundedDim& dim : layout) bound *= BoundOf(dim);
   const c10::ScalarType dtype = g.node().shape()->dtype;
-  ir::Value drawn = MakeNode(&g.node().op(), g.Values(), {}, ir::GetShape(dtype, {bound}));
+  ir::Value drawn = tensor::MakeNode(&g.node().op(), g.Values(), {}, ir::GetShape(dtype, {bound}));
   drawn.node->set_location(g.node().location());
   const BoundedDim all = AllFactors(layout);
   const bool inner_varies =
@@ -304,4 +305,4 @@ Table ViewRules() {
   };
 }
 
-}  // namespace torch_xla::lazy::bounded
+}  // namespace torch_xla::sizes::bounded

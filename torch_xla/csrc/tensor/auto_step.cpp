@@ -14,7 +14,7 @@
 #include "tensor/device_data.h"
 #include "tensor/growths.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 /// The graph is cut at this many operations at the latest, which is checked every kBlock of them.
@@ -414,4 +414,4 @@ void StepFinder::Forget() {
   told_ = false;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -12,7 +12,7 @@
 
 #include "ir/node.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// A field that several threads may use, with plain loads and stores. A lost update only means that
 /// a repetition may not be found.
@@ -153,4 +153,4 @@ void SetSyncsInLoop(bool (*function)());
 extern StepFinder* const* const step_finders;
 inline StepFinder& StepFinderOf(int device) { return *step_finders[static_cast<uint8_t>(device)]; }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -17,7 +17,7 @@
 #include "runtime/pjrt_abi.h"
 #include "tensor/errors.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 using runtime::ElementType;
@@ -179,4 +179,4 @@ at::Tensor Unfilled(at::Tensor array, const distributed::Sharding::Tile& tile) {
   return array;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -13,7 +13,7 @@
 #include "tensor/device.h"
 #include "tensor/sharding.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// An array's memory: one buffer on each device of a set, which holds the device's tile of a
 /// sharding.
@@ -44,4 +44,4 @@ at::Tensor BoxOf(at::Tensor array, const distributed::Sharding::Tile& tile);
 /// The part of `array`, which holds only a tile, that is no padding.
 at::Tensor Unfilled(at::Tensor array, const distributed::Sharding::Tile& tile);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -19,7 +19,7 @@
 #include "runtime/platform.h"
 #include "runtime/plugin.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 std::mutex client_mutex;
@@ -174,4 +174,4 @@ int DeviceOrdinal(c10::Device device) {
   return 0;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -8,7 +8,7 @@
 
 #include "runtime/client.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// The client of PJRT_DEVICE's platform, or of the first platform that has a device. Throws
 /// runtime::Error if there is none; a later call tries again.
@@ -58,4 +58,4 @@ inline c10::Device TorchDevice(int ordinal) {
   return {c10::DeviceType::XLA, static_cast<c10::DeviceIndex>(ordinal)};
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

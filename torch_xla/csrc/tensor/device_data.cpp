@@ -13,7 +13,7 @@
 #include "rules/below_modes.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 /// A record of data that came to device memory and left it, while recording is on.
@@ -258,7 +258,7 @@ const Buffers& DeviceData::On(const DeviceSet* devices) {
 }
 
 void DeviceData::MakeBuffers() {
-  const BelowModes below;  // The calling thread may be the tracing thread.
+  const rules::BelowModes below;  // The calling thread may be the tracing thread.
   try {
     buffers_ = Upload(fill_ ? Filled(shape_, *fill_) : host_, *devices_, *sharding());
   } catch (...) {
@@ -318,4 +318,4 @@ DeviceData* LeafData(const ir::Value& value) {
   return static_cast<DeviceData*>(value.node->payload());
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -18,7 +18,7 @@
 #include "tensor/sharding.h"
 #include "tensor/spin.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// The two least and the two largest of some integers, their sum (modulo 2^64) and whether 0 is
 /// among them. If all integers are equal, `second_least` is the largest int64 and `second_most` the
@@ -181,4 +181,4 @@ ir::Value MakeLeaf(const DeviceDataPtr& data);
 /// The data of a leaf; nullptr for any other value.
 DeviceData* LeafData(const ir::Value& value);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -4,7 +4,7 @@
 
 #include "cpu/error_text.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 /// An out-of-memory error, with the arrays that were in memory at that time.
@@ -51,4 +51,4 @@ void ThrowToUser(const std::exception_ptr& error) {
   }
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

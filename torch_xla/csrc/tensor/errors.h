@@ -7,7 +7,7 @@
 #include "runtime/client.h"
 #include "tensor/events.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// Returns torch.OutOfMemoryError if the plugin has no memory left, the original exception if a
 /// custom call's handler threw it, and any other error unchanged. The first and the last get the
@@ -20,4 +20,4 @@ std::exception_ptr AsTorchError(std::exception_ptr error, const Failed& failed =
 /// Must be called without locks.
 [[noreturn]] void ThrowToUser(const std::exception_ptr& error);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

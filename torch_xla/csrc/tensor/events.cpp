@@ -1,6 +1,6 @@
 #include "tensor/events.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 const Listener* listener = nullptr;
@@ -14,4 +14,4 @@ const Listener& Events() {
   return listener ? *listener : nobody;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -10,10 +10,13 @@
 #include "runtime/client.h"
 #include "tensor/origin.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::exec {
+struct Program;
+}  // namespace torch_xla::exec
+
+namespace torch_xla::tensor {
 
 struct Graph;
-struct Program;
 
 /// A failed execution, or another failed request to a device.
 struct Failed {
@@ -39,7 +42,7 @@ class Listener {
   virtual void Cut(const Graph& /*graph*/, const Origin& /*origin*/) const {}
   /// A program that is not in memory is about to be made. `program` holds everything that `key`
   /// covers. Returns the number of this compilation. May throw to refuse the program.
-  virtual int64_t Compiling(const Graph& /*graph*/, const Program& /*program*/,
+  virtual int64_t Compiling(const Graph& /*graph*/, const exec::Program& /*program*/,
                             const ir::Hash128& /*key*/, const Origin& /*origin*/) const {
     return 0;
   }
@@ -62,4 +65,4 @@ class Listener {
 void SetListener(const Listener* listener);
 const Listener& Events();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

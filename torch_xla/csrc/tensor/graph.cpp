@@ -7,7 +7,7 @@
 #include "ir/attributes.h"
 #include "tensor/node_factory.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 /// Packs a number that is a parameter. Returns its kind, which is part of the program's hash.
@@ -120,4 +120,4 @@ Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs) {
   return graph;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -9,7 +9,7 @@
 
 #include "tensor/device_data.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// A number among the attributes of a node: a constant of the program, or a packed parameter.
 struct GraphNumber {
@@ -108,4 +108,4 @@ bool IsProgramFill(const DeviceData& data);
 DeviceDataPtr MakePromise(ir::ShapeRef shape, int device, const DeviceSet* devices,
                           const ir::SourceLocation* location = nullptr);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 /// A loop must grow for this many rounds and have this many operations. Where gradients are
@@ -72,4 +72,4 @@ Growths& GrowthsOf(int device) {
   return all[static_cast<uint8_t>(device)];
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

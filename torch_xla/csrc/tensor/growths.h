@@ -10,7 +10,7 @@
 
 #include "ir/node.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// The most recent growing places of a device. Thread-safe.
 class Growths {
@@ -46,4 +46,4 @@ class Growths {
 
 Growths& GrowthsOf(int device);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

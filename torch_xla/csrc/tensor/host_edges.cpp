@@ -20,7 +20,7 @@
 #include "rules/below_modes.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 /// Tensors with more elements than this do not count as bookkeeping.
@@ -246,7 +246,7 @@ at::Tensor HostCalls::Compute(const Call& call) {
     const auto handle =
         c10::Dispatcher::singleton().findSchemaOrThrow(call.op->name, call.op->overload);
     torch::jit::Stack stack;
-    ArgumentDecoder decoder(operands, call.attributes);
+    rules::ArgumentDecoder decoder(operands, call.attributes);
     for (const ir::ArgSpec& arg : call.op->args) {
       // An argument that is not part of the computation gets its default value.
       const auto& otherwise = handle.schema().arguments()[stack.size()].default_value();
@@ -269,7 +269,7 @@ void HostCalls::Run(uint64_t producer) {
   if (promises_.empty()) return;
   counter.Add();
   at::DisableRecordFunctionGuard no_profile;
-  const BelowModes below;  // The calling thread may be the tracing thread.
+  const rules::BelowModes below;  // The calling thread may be the tracing thread.
   const bool has_values = producer == 0 || !IsForCompiling();
   for (const Call& call : calls_) {
     if (has_values) slots_[call.result].value = Compute(call);
@@ -283,4 +283,4 @@ void HostCalls::Run(uint64_t producer) {
   }
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

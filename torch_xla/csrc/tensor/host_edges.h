@@ -15,7 +15,7 @@
 
 #include "tensor/device_data.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// The operations of a graph that the host computes. Keeps no node of the graph alive.
 class HostCalls {
@@ -93,4 +93,4 @@ bool JoinsSamples(const ir::Node& node);
 /// host, so that no program must be compiled and no running program waited for. Else nothing.
 std::optional<HostCalls> HostAlone(const ir::Value& value);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

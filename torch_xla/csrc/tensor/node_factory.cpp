@@ -18,7 +18,7 @@
 #include "rules/shape_inference.h"
 #include "tensor/device.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 std::atomic<bool> ir_debug{debug::EnvFlag("XLA_IR_DEBUG")};
@@ -60,7 +60,7 @@ void AddNumberClasses(ir::Hasher& hasher, const ir::Words& attributes) {
 /// The class of an operand that is a number; 0 for any other operand.
 uint32_t ClassOf(const ir::Node& node) {
   if (&node.op() != &ir::ops::scalar && &node.op() != &ir::ops::Constant) return 0;
-  return NumberClass(ir::AttributeReader(node.attributes()).Scalar());
+  return rules::NumberClass(ir::AttributeReader(node.attributes()).Scalar());
 }
 
 using Memo = std::unordered_map<ir::Hash128, const ir::OutputShapes*, ir::Hash128Hasher>;
@@ -115,7 +115,7 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
   if (it == memo.end()) {
     auto checked = [&](const ir::OutputShapes& shapes) {
       const ir::OutputShapes* outputs = ir::InternOutputs(shapes);
-      TryOnCpu(*op, operands, attributes, *outputs);
+      rules::TryOnCpu(*op, operands, attributes, *outputs);
       // A call that the lowering refuses must fail here, at the call, and not at the sync.
       lowering::LoweringContext::Check(ir::Node(op, operands, attributes, outputs, hash),
                                        Platform());
@@ -126,7 +126,7 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
       try {
         outputs = checked(infer());
       } catch (const std::exception&) {
-        auto on_cpu = ShapesOnCpu(*op, operands, attributes);
+        auto on_cpu = rules::ShapesOnCpu(*op, operands, attributes);
         if (!on_cpu) throw;
         outputs = checked(*on_cpu);
       }
@@ -172,7 +172,7 @@ ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words 
 
 ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes) {
   return MakeMemoised(op, operands, attributes,
-                      [&] { return InferShapes(*op, operands, attributes); });
+                      [&] { return rules::InferShapes(*op, operands, attributes); });
 }
 
 ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes,
@@ -227,4 +227,4 @@ ir::Value Fill(const c10::Scalar& value, ir::ShapeRef shape) {
   return MakeNode(&ir::ops::fill, {MakeScalar(value)}, {}, shape);
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -6,7 +6,7 @@
 
 #include "ir/node.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// Makes a node with one result of a known shape.
 ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes,
@@ -47,4 +47,4 @@ bool IrDebug();
 void SetAllNumbersSpecial(bool on);
 bool AllNumbersSpecial();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -1,6 +1,6 @@
 #include "tensor/origin.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 constinit thread_local Origin scope;
@@ -34,4 +34,4 @@ Origin CurrentOrigin() {
   return {cause, scope.detail, ir::CurrentLocation()};
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

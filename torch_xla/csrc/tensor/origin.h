@@ -5,7 +5,7 @@
 
 #include "ir/source.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 struct Origin {
   const char* cause = nullptr;   // "torch_xla.sync()"; a string literal
@@ -38,4 +38,4 @@ Origin CurrentOrigin();
 using ReaderFunction = const char* (*)();
 void SetReaderFunction(ReaderFunction function);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

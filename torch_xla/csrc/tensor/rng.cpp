@@ -5,7 +5,7 @@
 
 #include "tensor/node_factory.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
@@ -54,4 +54,4 @@ ir::Value DrawSeed(int device) {
   return SeedValue(MixSeed(State(device).fetch_add(kGolden) + kGolden));
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -7,7 +7,7 @@
 
 #include "ir/node.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 void SetRngSeed(int device, uint64_t seed);
 /// Sets the state of every possible device ordinal.
@@ -27,4 +27,4 @@ ir::Value DrawSeed(int device);
 /// The same for a seed that a torch.Generator has drawn.
 ir::Value SeedValue(uint64_t seed);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -5,7 +5,7 @@
 #include "tensor/device_data.h"
 #include "tensor/node_factory.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 ir::Value WithSharding(ir::Value value, const distributed::Sharding& sharding) {
   if (const DeviceData* data = LeafData(value)) {
@@ -21,4 +21,4 @@ ir::Value WithSharding(ir::Value value, const distributed::Sharding& sharding) {
   return MakeNode(&ir::ops::mark_sharding, {std::move(value)}, std::move(words), shape);
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// Tells the core that this thread is spinning.
 inline void Pause() {
@@ -28,4 +28,4 @@ class SpinLock {
   std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
 };
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -8,7 +8,7 @@
 #include "tensor/sharded_value.h"
 #include "tensor/writes_of_thread.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 /// A doubly linked list; its lock is held for four pointer writes. A forked child, in which nothing
 /// is ever evaluated, does not touch it: a thread of its parent may have held the lock.
@@ -126,4 +126,4 @@ std::vector<StoragePtr> Storage::Pending(int device) {
   return pending;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

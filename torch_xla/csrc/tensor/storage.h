@@ -13,7 +13,7 @@
 #include "tensor/device_data.h"
 #include "tensor/spin.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 class Storage : public c10::intrusive_ptr_target {
  public:
@@ -77,4 +77,4 @@ class Storage : public c10::intrusive_ptr_target {
 
 using StoragePtr = c10::intrusive_ptr<Storage>;
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -4,7 +4,7 @@
 #include "tensor/node_factory.h"
 #include "tensor/view.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 Ints SwapLast(c10::IntArrayRef dims) {
@@ -47,4 +47,4 @@ ir::Value TransposedProduct(const ir::Value& value) {
   return product;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -8,7 +8,7 @@
 #include "XLAOps.h"
 #include "tensor/node_factory.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 namespace {
 
 /// The offset is written as a number (a possible parameter), unless the view covers the whole base
@@ -231,4 +231,4 @@ ViewPtr AppendStep(const View* base, ViewStep step) {
   return view;
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

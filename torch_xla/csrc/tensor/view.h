@@ -16,7 +16,7 @@
 #include "ir/node.h"
 #include "tensor/storage.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 using Ints = c10::SmallVector<int64_t, 5>;
 
@@ -64,4 +64,4 @@ ViewPtr RestrideView(const View* base, Ints sizes, Ints strides, int64_t offset)
 /// A view with a new step over the result of `base`.
 ViewPtr AppendStep(const View* base, ViewStep step);
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

@@ -1,6 +1,6 @@
 #include "tensor/writes_of_thread.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 thread_local constinit WritesOfThread::List* WritesOfThread::open_ = nullptr;
 
@@ -26,4 +26,4 @@ void WritesOfThread::DropEnded() {
   }
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor

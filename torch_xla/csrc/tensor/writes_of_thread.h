@@ -8,7 +8,7 @@
 
 #include "ir/node.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::tensor {
 
 class Storage;
 
@@ -53,4 +53,4 @@ class WritesOfThread {
   List* list_;
 };
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::tensor
