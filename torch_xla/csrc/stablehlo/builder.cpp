@@ -186,9 +186,9 @@ void Builder::AppendResultNames(int number, size_t results, std::string& out) co
 
 std::vector<Value> Builder::NewResults(int number, std::span<const Value> operands, OpKind kind,
                                        std::span<const Type> results) {
-  operations_.resize(number + 1);
-  operations_[number] = {kind, static_cast<int>(operands_.size()),
-                         static_cast<int>(operands.size())};
+  while (operations_.size() < static_cast<size_t>(number)) operations_.emplace_back();
+  operations_.push_back(
+      {kind, static_cast<int>(operands_.size()), static_cast<int>(operands.size())});
   for (Value operand : operands) operands_.push_back(operand.id_);
   std::vector<Value> values;
   values.reserve(results.size());
