@@ -29,14 +29,15 @@ std::string CallAttributes(const ir::Node& node, const KernelCall& call) {
 
 }  // namespace
 
-std::vector<Value> CpuKernel(LoweringContext& cx) {
-  const ir::Node& node = cx.node();
+KernelCall KernelOf(const ir::Node& node) {
   KernelCall call{node.op().name, node.op().overload, {}, {}, {}};
   for (const ir::ArgSpec& arg : node.op().args)
     call.kinds.push_back(static_cast<int64_t>(arg.kind));
   for (uint64_t word : node.attributes()) call.words.push_back(static_cast<int64_t>(word));
-  return CpuKernel(cx, call);
+  return call;
 }
+
+std::vector<Value> CpuKernel(LoweringContext& cx) { return CpuKernel(cx, KernelOf(cx.node())); }
 
 std::vector<Value> CpuKernel(LoweringContext& cx, const KernelCall& call) {
   const ir::Node& node = cx.node();

@@ -22,6 +22,8 @@ struct KernelCall {
   std::vector<int64_t> parts;
 };
 
+/// The kernel of a node's operator, with the node's arguments.
+KernelCall KernelOf(const ir::Node& node);
 /// The results of the node being lowered, by the CPU kernel of its operator, or by another kernel.
 std::vector<Value> CpuKernel(LoweringContext& cx);
 std::vector<Value> CpuKernel(LoweringContext& cx, const KernelCall& call);

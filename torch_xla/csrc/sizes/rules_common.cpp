@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "lowering/cpu_kernel.h"
 #include "lowering/may_call.h"
 #include "tensor/device.h"
 
@@ -297,16 +298,29 @@ void Along(G& g) {
   g.Emit(g.Values(), g.node().attributes(), layouts);
 }
 
+ir::NodePtr MakeShaped(const G& g, const ir::OpSpec& op, ir::Node::Operands operands,
+                       ir::Words words, const std::vector<BoundedLayout>& layouts) {
+  ir::OutputShapes shapes;
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const ir::ShapeRef shape = g.node().shape(i);
+    shapes.shapes.push_back(shape ? ir::GetShape(shape->dtype, BoundsOf(layouts[i])) : nullptr);
+  }
+  ir::NodePtr made =
+      tensor::MakeOpNode(&op, std::move(operands), std::move(words), [&] { return shapes; });
+  made->set_location(g.node().location());
+  return made;
+}
+
 void Exactly(G& g, BoundedRule otherwise) {
   if (!lowering::HasCpuKernels(tensor::Platform())) return otherwise(g);
   ir::Node::Operands operands, sizes;
-  std::vector<int64_t> kinds, words, parts;
+  lowering::KernelCall kernel = lowering::KernelOf(g.node());
   const size_t arrays = g.node().operands().size();
   const auto take_part = [&](int64_t buffer, const BoundedLayout& layout) {
     for (size_t d = 0; d < layout.size(); ++d) {
       if (!Varies(layout[d])) continue;
       const auto size = static_cast<int64_t>(arrays + sizes.size());
-      parts.insert(parts.end(), {buffer, static_cast<int64_t>(d), size});
+      kernel.parts.insert(kernel.parts.end(), {buffer, static_cast<int64_t>(d), size});
       sizes.push_back(g.SizeOfFactor(layout[d][0]));
     }
   };
@@ -317,12 +331,10 @@ void Exactly(G& g, BoundedRule otherwise) {
     operands.push_back(in.value);
   }
   std::vector<BoundedLayout> layouts;
-  ir::OutputShapes shapes;
   int64_t buffer = 0;
   for (size_t i = 0; i < g.node().num_outputs(); ++i) {
     const ir::ShapeRef shape = g.node().shape(i);
     BoundedLayout& layout = layouts.emplace_back();
-    shapes.shapes.push_back(nullptr);
     if (!shape) continue;
     BoundedLayout parts_of;
     layout = g.MadeLayout(i);
@@ -332,20 +344,16 @@ void Exactly(G& g, BoundedRule otherwise) {
       parts_of.push_back(Single(layout[d]));
     }
     take_part(~buffer++, parts_of);
-    shapes.shapes.back() = ir::GetShape(shape->dtype, BoundsOf(layout));
   }
-  for (const ir::ArgSpec& arg : g.node().op().args) kinds.push_back(static_cast<int64_t>(arg.kind));
-  for (uint64_t word : g.node().attributes()) words.push_back(static_cast<int64_t>(word));
   ir::Words call;
   ir::AttributeWriter writer(call);
-  writer.String(g.node().op().name);
-  writer.String(g.node().op().overload);
-  for (const auto& list : {kinds, words, parts}) writer.IntList(list);
+  writer.String(kernel.op);
+  writer.String(kernel.overload);
+  for (const auto* list : {&kernel.kinds, &kernel.words, &kernel.parts}) writer.IntList(*list);
   writer.Int(static_cast<int64_t>(operands.size() + sizes.size()));
   operands.append(sizes.begin(), sizes.end());
-  const ir::NodePtr made = tensor::MakeOpNode(&ir::ops::kernel_of_parts, std::move(operands),
-                                              std::move(call), [&] { return shapes; });
-  made->set_location(g.node().location());
+  const ir::NodePtr made =
+      MakeShaped(g, ir::ops::kernel_of_parts, std::move(operands), std::move(call), layouts);
   for (size_t i = 0; i < layouts.size(); ++i) {
     ir::Value value{made, static_cast<uint32_t>(i)};
     if (!g.node().shape(i)) continue;

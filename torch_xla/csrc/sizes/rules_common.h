@@ -77,6 +77,10 @@ ir::Value Repeated(G& g, const Result& of);
 BoundedDim Longer(const G& g, const BoundedDim& dim, size_t d, int64_t more);
 /// Makes the node again with its operand's dimension as one factor, whose padding has a value.
 void EmitCompact(G& g, size_t d, const c10::Scalar& padding);
+/// Makes a node for this one whose results lie like `layouts`, which PyTorch's kernel would not
+/// infer. A layout has to follow from the operands and `words`. Missing results stay missing.
+ir::NodePtr MakeShaped(const G& g, const ir::OpSpec& op, ir::Node::Operands operands,
+                       ir::Words words, const std::vector<BoundedLayout>& layouts);
 /// Operations along dimensions of fixed size. Slices along the other dimensions are independent.
 void Along(G& g);
 /// Where the device is the host, calls PyTorch's kernel with the arrays in their exact sizes, which

@@ -154,10 +154,8 @@ void Scatter(G& g) {
   operands[at] = Written(g, index, self.layout[dim]);
   if (const Result* source = g.Has("src") ? g.Tensor("src") : nullptr) {
     const Result like = Like(g, *source, index.layout);
-    for (size_t d = 0; d < index.layout.size(); ++d) {
-      if (like.layout.size() != index.layout.size() || !Begins(like.layout[d], index.layout[d]))
-        Refuse("its operands have different sizes that vary");
-    }
+    if (!std::ranges::equal(like.layout, index.layout, Begins))
+      Refuse("its operands have different sizes that vary");
     operands[g.Named("src").operand] = like.value;
   }
   g.Emit(std::move(operands), g.node().attributes(), {self.layout});
@@ -195,12 +193,6 @@ void Place(G& g) {
   g.Emit(std::move(operands), g.node().attributes(), {writes ? self.layout : index.layout});
 }
 
-/// What makes padding no element of a bag: an index that is left out.
-int64_t LeftOut(G& g, int64_t num_weights) {
-  const int64_t index = g.Int("padding_idx");
-  return index < 0 ? num_weights : index;
-}
-
 ir::Value Filled(G& g, const Result& index, int64_t by) {
   return g.Where(index, tensor::MakeConstant(by, index.value.shape()->dtype, false),
                  Dims(index.layout.size(), true));
@@ -213,7 +205,9 @@ void EmbeddingBag(G& g) {
   const Result given = *g.Tensor("indices"), indices = Compact(g, given, 0);
   const Result offsets = Compact(g, *g.Tensor("offsets"), 0);
   const bool has_end = g.Int("include_last_offset") != 0;
-  const int64_t left_out = LeftOut(g, SizeOf(weight.layout[0]));
+  // An index that is left out makes padding no element of a bag.
+  const int64_t padding = g.Int("padding_idx");
+  const int64_t left_out = padding < 0 ? SizeOf(weight.layout[0]) : padding;
   ir::Node::Operands operands = g.Values();
   ir::Words words = g.node().attributes();
   words[g.Named("padding_idx").word] = static_cast<uint64_t>(left_out);

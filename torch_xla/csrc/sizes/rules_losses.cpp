@@ -110,13 +110,8 @@ void CtcLoss(G& g) {
     RequireSame(g.Tensor("log_alpha")->layout, alpha);
     return g.EmitShaped(std::move(operands), g.node().attributes(), in);
   }
-  ir::OutputShapes shapes;
-  for (const BoundedLayout& layout : {BoundedLayout{samples}, alpha})
-    shapes.shapes.push_back(ir::GetShape(g.node().shape()->dtype, BoundsOf(layout)));
-  const ir::NodePtr made =
-      tensor::MakeOpNode(&g.node().op(), std::move(operands), ir::Words(g.node().attributes()),
-                         [&] { return shapes; });
-  made->set_location(g.node().location());
+  const ir::NodePtr made = MakeShaped(g, g.node().op(), std::move(operands), g.node().attributes(),
+                                      {BoundedLayout{samples}, alpha});
   g.Set(0, {made, 0}, {samples});
   g.Set(1, {made, 1}, alpha);
 }

@@ -84,18 +84,15 @@ void RecurrentLayer(G& g) {
     }
     words[g.Named("reverse").word] = 0;
   }
-  ir::OutputShapes shapes;
   std::vector<BoundedLayout> layouts;
   for (size_t i = 0; i < g.node().num_outputs(); ++i) {
     const ir::ShapeRef shape = g.node().shape(i);
     if (!shape) Refuse("a result is missing");
     layouts.push_back(shape->rank() == 3 ? BoundedLayout{time, samples, FixedDim(shape->dims[2])}
                                          : BoundedLayout{samples, FixedDim(shape->dims.at(1))});
-    shapes.shapes.push_back(ir::GetShape(shape->dtype, BoundsOf(layouts.back())));
   }
-  const ir::NodePtr node = tensor::MakeOpNode(&g.node().op(), std::move(operands), std::move(words),
-                                              [&] { return shapes; });
-  node->set_location(g.node().location());
+  const ir::NodePtr node =
+      MakeShaped(g, g.node().op(), std::move(operands), std::move(words), layouts);
   for (size_t i = 0; i < layouts.size(); ++i) {
     const ir::Value made{node, static_cast<uint32_t>(i)};
     g.Set(i, reverses && layouts[i].size() == 3 ? Reversed(g, made, time) : made, layouts[i]);
