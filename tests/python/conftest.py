@@ -21,6 +21,12 @@ def no_steps() -> None:
     _XLAC._xla_forget_steps()
 
 
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """A test draws the same numbers in each run, whatever ran before it."""
+    torch.default_generator.manual_seed(0)
+
+
 @pytest.fixture
 def device() -> torch.device:
     """The XLA device, with nothing of another test pending on it."""
