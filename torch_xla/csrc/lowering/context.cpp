@@ -29,13 +29,12 @@ ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform) {
   static const bool use_bf16 = debug::EnvFlag("XLA_USE_BF16");
   static const bool downcast_bf16 = debug::EnvFlag("XLA_DOWNCAST_BF16");
   ElementType type = NaturalType(dtype);
-  const bool no_f64 = runtime::LacksDouble(platform);
   if (type == ElementType::kF32 && (use_bf16 || downcast_bf16)) return ElementType::kBF16;
   if (type == ElementType::kF64) {
     if (use_bf16) return ElementType::kBF16;
-    if (downcast_bf16 || no_f64) return ElementType::kF32;
+    if (downcast_bf16 || runtime::LacksDouble(platform)) return ElementType::kF32;
   }
-  if (type == ElementType::kC128 && no_f64) return ElementType::kC64;
+  if (type == ElementType::kC128 && runtime::LacksDouble(platform)) return ElementType::kC64;
   return type;
 }
 
