@@ -146,6 +146,14 @@ def test_tpu_wheel_needs_a_chip(site, monkeypatch):
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
     assert found()["TPU"].library == "/lib/libtpu.so"
 
+    # A chip that is not there needs no other variable.
+    monkeypatch.setattr(os, "environ", {"XLA_TOPOLOGY": "v5e:2x2"})
+    monkeypatch.setattr(finder, "_known", {})
+    calls = []
+    monkeypatch.setattr(_XLAC, "_xla_add_plugin", lambda *args: calls.append(args))
+    finder.register_plugins()
+    assert calls[-1][:2] == ("TPU", "/lib/libtpu.so")
+
 
 def test_registration_passes_everything_on(monkeypatch):
     calls = []

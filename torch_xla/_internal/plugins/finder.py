@@ -193,9 +193,10 @@ def set_cpu_options(options: dict[str, int]) -> None:
 
 def register_plugins() -> None:
     """Makes every installed plugin known to the runtime; none is loaded by this."""
+    topology = topologies.requested()  # first, as it says which platform is asked for
     for spec in find_plugins():
         make_known(spec)
-    if topology := topologies.requested():
+    if topology:
         known = _known.get(topology.platform)
         library = known.library if known else ""
         _XLAC._xla_add_plugin(topology.platform, library, topology.options, topology.name)
