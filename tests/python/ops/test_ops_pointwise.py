@@ -648,6 +648,17 @@ def test_numbers_that_do_not_fit_are_refused(device: torch.device) -> None:
         refused(f, x.int())
 
 
+def test_complex_powers_by_exponents_that_vary(device) -> None:
+    """Such an exponent is a parameter of the program. It multiplies, as a constant does."""
+    x = torch.tensor([3.5j, 3 + 4j, -2.5j, 1e-3j, -7], dtype=C64)
+    for y in (2, 3, -1, 5, 1, -2, 0, 2, 3, -1, 1, -2):
+        got, want = (x.to(device) ** y).cpu(), x**y
+        torch.testing.assert_close(got, want, rtol=2e-6, atol=0)
+        if y != 5:
+            same = torch.view_as_real(got) == 0
+            torch.testing.assert_close(same, torch.view_as_real(want) == 0)
+
+
 def test_powers_of_large_exponents() -> None:
     y = torch.tensor([0, 1, 2, 3, 63, 64, 65, 126, 127, 128, 253, 254, 255])
     small, large = y.to(U8), y * 2**50 // 2**49

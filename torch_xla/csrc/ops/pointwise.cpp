@@ -425,7 +425,13 @@ Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const Number& number) {
     if (!runtime::IsInteger(x.element())) {  // as PyTorch has it: sqrt(-inf) is NaN
       power = Select(Equal(y, 0.5), Sqrt(x), Select(Equal(y, -0.5), Rsqrt(x), power));
     }
-    if (runtime::IsComplex(x.element())) power = Select(Equal(y, 0), 1, power);
+    if (runtime::IsComplex(x.element())) {  // as where the exponent is a constant
+      const Value square = x * x;
+      const std::pair<double, Value> exact[] = {{0, FullLike(x, 1)}, {1, x},
+                                                {2, square},         {3, square * x},
+                                                {-1, Reciprocal(x)}, {-2, 1 / square}};
+      for (const auto& [exponent, value] : exact) power = Select(Equal(y, exponent), value, power);
+    }
     return ToOutput(cx, power);
   }
   const c10::Scalar& exponent = *number.constant();
