@@ -61,6 +61,46 @@ def test_view_whose_elements_overlap_is_read_from_memory(device: torch.device) -
     assert part.tolist() == [[1.5, 1.5], [1.5, 4.5], [4.5, 1.5]]
 
 
+WINDOWS = {
+    "unfold": lambda x: x.unfold(0, 3, 1),
+    "unfold by two": lambda x: x.unfold(0, 3, 2),
+    "unfold of rows": lambda x: x.view(3, 4).unfold(1, 3, 1)[1:],
+    "as_strided": lambda x: x.as_strided((4, 3), (2, 1), 1),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("dtype", [torch.float, torch.int64, torch.bool, torch.complex64], ids=str)
+def test_writes_of_parts_of_windows_that_overlap(name, dtype, device: torch.device) -> None:
+    """Other elements of the view are in the same place, and are not written."""
+
+    def program(device: torch.device | str) -> list[torch.Tensor]:
+        i = torch.tensor([1], device=device)
+        results = []
+        for write in (
+            lambda v, ones, mask: v.index_fill_(0, i, 1),
+            lambda v, ones, mask: v.__setitem__(i, 1),
+            lambda v, ones, mask: v.index_put_((i,) * v.dim(), ones[0]),
+            lambda v, ones, mask: v.index_copy_(-1, i, ones.expand(v.shape)[..., :1]),
+            lambda v, ones, mask: v.put_(i + 1, ones),
+            lambda v, ones, mask: v.masked_fill_(mask, 1),
+            lambda v, ones, mask: v.masked_scatter_(mask, ones.expand(v.shape).flatten()),
+            lambda v, ones, mask: v.scatter_(0, torch.ones_like(v, dtype=torch.int64)[:1], 1),
+        ):
+            x = (torch.arange(12) * 3 if dtype != torch.bool else torch.zeros(12)).to(dtype)
+            if dtype.is_floating_point:
+                x[3:7] = torch.tensor([torch.nan, torch.inf, 0.0, -0.0])
+            x = x.to(device)
+            v = WINDOWS[name](x)
+            mask = (torch.arange(v.numel(), device=device) % 5 == 1).view(v.shape)
+            write(v, torch.ones(1, device=device).to(dtype), mask)
+            results += [x, v]
+        return [x.cpu() for x in results]
+
+    for actual, expected in zip(program(device), program("cpu"), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+
+
 def shift(x: torch.Tensor) -> None:
     x[..., 1:] = x[..., :-1].clone()
 

@@ -415,6 +415,15 @@ uint64_t ViewStructure(const Dims& root, c10::IntArrayRef sizes, c10::IntArrayRe
   return structure | 1;
 }
 
+bool MayOverlap(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  const std::vector<Axis> axes = FindAxes(sizes, strides).sorted;
+  int64_t last = 0;
+  for (size_t i = axes.size(); i-- > 0; last += (axes[i].size - 1) * axes[i].stride) {
+    if (axes[i].stride <= last) return true;
+  }
+  return false;
+}
+
 Value ReadStrided(Value root, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                   const ViewOffset& offset) {
   Dims dims = sizes.vec();
@@ -467,8 +476,16 @@ Value WriteStrided(Value root, Value update, c10::IntArrayRef sizes, c10::IntArr
   stablehlo::ScatterDimensionNumbers numbers;
   numbers.inserted_window_dims = numbers.scatter_dims_to_operand_dims = {0};
   numbers.index_vector_dim = static_cast<int64_t>(axes.sorted.size());
-  Value flat = Scatter(Reshape(root, {root.type().num_elements()}), FlatIndices(root, axes, offset),
-                       update, numbers);
+  Value indices = FlatIndices(root, axes, offset);
+  const int64_t size = root.type().num_elements();
+  if (MayOverlap(sizes, strides)) {
+    // Elements that do not change may be at the place of one that does, and are not written.
+    Value before = Reshape(ReadSorted(root, axes, offset), update.dims());
+    Value changes =
+        Compare(update, before, stablehlo::Direction::kNe, runtime::IsFloat(update.element()));
+    indices = Select(Reshape(changes, indices.dims()), indices, FullLike(indices, size));
+  }
+  Value flat = Scatter(Reshape(root, {size}), indices, update, numbers);
   return Reshape(flat, root.dims());
 }
 

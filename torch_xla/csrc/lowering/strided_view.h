@@ -25,12 +25,15 @@ struct ViewOffset {
 uint64_t ViewStructure(const stablehlo::Dims& root, c10::IntArrayRef sizes,
                        c10::IntArrayRef strides, int64_t offset, bool written);
 
+/// Whether two elements of the view may be the same element of the root, but for strides of 0.
+bool MayOverlap(c10::IntArrayRef sizes, c10::IntArrayRef strides);
+
 /// Reads the view (sizes, strides, offset in elements) of `root`, as PyTorch's as_strided reads the
 /// contiguous row-major `root`.
 stablehlo::Value ReadStrided(stablehlo::Value root, c10::IntArrayRef sizes,
                              c10::IntArrayRef strides, const ViewOffset& offset);
 /// `root` with the view's elements replaced by `update` (whose dims equal sizes). If elements of
-/// the view overlap, one of them wins.
+/// the view overlap, one that changes wins.
 stablehlo::Value WriteStrided(stablehlo::Value root, stablehlo::Value update,
                               c10::IntArrayRef sizes, c10::IntArrayRef strides,
                               const ViewOffset& offset);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "lowering/strided_view.h"
 #include "sizes/rules_common.h"
 
 namespace torch_xla::sizes::bounded {
@@ -165,6 +166,7 @@ void AsStrided(G& g) {
 /// A write into a view whose elements lie at no regular places, such as a diagonal.
 void WriteByIndex(G& g, const Result& base, const StridedView& view, const Result& value) {
   const int64_t elements = ElementsOf(base), written = ElementsOf(value);
+  if (lowering::MayOverlap(view.sizes, view.strides)) Refuse("it writes an element twice");
   ir::Value index = tensor::Cast(ViewPlaces(g, base, view, value.layout), c10::ScalarType::Long);
   if (const ir::Value within = g.Within(value.layout, Dims(value.layout.size(), true))) {
     index = g.Make(ir::ops::where_self,
