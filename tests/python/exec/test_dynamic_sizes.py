@@ -536,6 +536,24 @@ def test_sizes_that_cannot_be_bounded_have_programs_of_their_own():
     assert out[0] == "True" and out[3:] == ["True"] * 9
 
 
+def test_writes_of_nothing_and_of_windows_that_overlap():
+    out = run("""
+    def nothing(x): x[x.shape[0]:].add_(1)
+    def no_column(x): x[:, :1][:0].add_(1)
+    def no_diagonal(x): x.t()[:, :0].mul_(2); x.diagonal()[:0].fill_(1)
+    def rows_of_nothing(x): x[:, None] += 0; x[:0].squeeze(1).add_(1)
+    def windows(x): x.view(-1).unfold(0, 3, 1)[torch.tensor([1], device=x.device)] = 7
+    def windows_of_rows(x): x.unfold(1, 3, 1).index_fill_(1, torch.tensor([1], device=x.device), 7)
+    for write in (nothing, no_column, no_diagonal, rows_of_nothing, windows, windows_of_rows):
+        for n in (2, 3, 4, 5):
+            x = torch.randn(n, 12)
+            y = x.to(device)
+            write(x), write(y)
+            print(torch.equal(x, y.cpu()))
+    """)
+    assert out == ["True"] * 24
+
+
 def test_a_size_is_rewritten_once_and_numbers_stay_numbers():
     """The binding of a size takes the step's own numbers: a learning rate, a seed, a filled array."""
     out = run(

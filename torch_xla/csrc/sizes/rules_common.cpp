@@ -90,6 +90,7 @@ ir::Value Places(const G& g, const BoundedLayout& layout, c10::IntArrayRef strid
     int64_t step = strides[d];
     for (const Factor& factor : layout[d]) step *= factor.size;
     for (const Factor& factor : layout[d]) {
+      if (factor.size == 0) Refuse("it is empty");
       factors.push_back(factor);
       steps.push_back(step /= factor.size);
     }
