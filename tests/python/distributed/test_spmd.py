@@ -475,6 +475,56 @@ def test_layers():
 
 
 @in_spmd
+def test_convolutions_of_maps_that_are_split():
+    """XLA's partitioner adds copies up where maps are split over some of the mesh's axes only."""
+    wide, both = (None, None, None, "data"), ("model", None, None, "data")
+    for of_image, of_weight, of_result in (
+        (wide, None, None),
+        (wide, ("model", None, None, None), None),
+        (wide, (None, "model", None, None), both),
+        (both, ("data", "model", None, None), None),
+        ((None, None, "model", "data"), None, both),
+        ((None, "model", None, "data"), (None, "model", None, None), None),
+        (("data", None, None, None), None, (None, "model", None, "data")),
+    ):
+        image, weight = (torch.randn(4, 2, 6, 6) for _ in range(2))
+        image, weight = image.requires_grad_(), weight[:, :, :3, :3].clone().requires_grad_()
+        expected = F.conv2d(image, weight, padding=1)
+        ours = [t.detach().to("xla").requires_grad_() for t in (image, weight)]
+        for t, spec in zip(ours, (of_image, of_weight), strict=True):
+            if spec:
+                xs.mark_sharding(t, grid(), spec)
+        found = F.conv2d(*ours, padding=1)
+        if of_result:
+            found = xs.mark_sharding_with_gradients(found, grid(), of_result)
+        found.sin().sum().backward()
+        expected.sin().sum().backward()
+        close(found.detach(), expected.detach(), 1e-4)
+        for t, u in zip(ours, (image, weight), strict=True):
+            close(t.grad, u.grad, 1e-4)
+
+
+@in_spmd
+def test_strides_of_split_maps_with_much_padding():
+    """XLA's partitioner ends the process at interior padding whose first elements are cropped."""
+    line = xs.Mesh(np.arange(4), (4,), ("data",))
+    for dtype in (torch.float32, torch.float64):
+        for size, kernel, stride, padding in ((12, 3, 2, 3), (10, 3, 3, 1), (8, 1, 2, 1)):
+            image = torch.randn(2, 3, size, dtype=dtype).requires_grad_()
+            weight = torch.randn(3, 3, kernel, dtype=dtype)
+            on_xla = image.detach().to("xla").requires_grad_()
+            xs.mark_sharding(on_xla, line, (None, None, "data"))
+            for function in (F.conv1d, F.conv_transpose1d):
+                image.grad = on_xla.grad = None
+                expected = function(image, weight, stride=stride, padding=padding)
+                found = function(on_xla, weight.to("xla"), stride=stride, padding=padding)
+                expected.sin().sum().backward()
+                found.sin().sum().backward()
+                close(found.detach(), expected.detach(), 1e-4)
+                close(on_xla.grad, image.grad, 1e-4)
+
+
+@in_spmd
 def test_random_numbers_do_not_depend_on_the_sharding():
     found = []
     for spec in (None, ("data", None), ("model", "data"), (("data", "model"), None)):

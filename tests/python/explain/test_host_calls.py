@@ -1,5 +1,7 @@
 """Calls of the host by running programs: torch_xla.debug.print, callback and flush."""
 
+import collections
+import functools
 import os
 import subprocess
 import sys
@@ -312,6 +314,45 @@ def test_errors_name_what_is_wrong():
     debug.flush()
 
 
+class _Log:
+    def __init__(self):
+        self.got = []
+
+    def add(self, *arrays):
+        self.got.append(arrays[-1].tolist())
+
+
+def test_graphs_of_torch_compile_call_the_function_itself():
+    """Dynamo makes copies of lists, to which nothing may be written in silence."""
+    log, got = _Log(), []
+    x = torch.ones(2, device="xla")
+
+    def keep(*arrays):
+        log.add(*arrays)
+
+    def calls(function):
+        return torch.compile(
+            lambda x: debug.callback(function, x * 2), backend="openxla", fullgraph=True
+        )
+
+    for function in (log.add, keep, functools.partial(keep, 3)):
+        step = calls(function)
+        for _ in range(2):
+            step(x)
+        debug.flush()
+        assert [log.got.pop() for _ in range(2)] == [[2.0, 2.0]] * 2
+    deque, table = collections.deque(), {}
+    for function in (got.append, functools.partial(got.append), deque.append, table.setdefault):
+        with pytest.raises(Exception, match="torch.compile would give the function a copy of a"):
+            calls(function)(x)
+    inner = torch.compile(
+        lambda x: debug.callback(lambda t: got.append(t), x), backend="openxla", fullgraph=True
+    )
+    with pytest.raises(Exception, match="a copy of a list; define the function"):
+        inner(x)
+    assert not log.got
+
+
 def test_under_spmd_the_tensors_are_read_after_the_step():
     out = python_output(
         """
@@ -325,10 +366,12 @@ def test_under_spmd_the_tensors_are_read_after_the_step():
         debug.print("sharded {}", x * 2)
         torch_xla.sync()
         debug.flush()
+        debug.callback(lambda t: (debug.flush(), print("flushed")), x)
+        debug.flush()
         """,
         CPU_NUM_DEVICES="2",
     )
-    assert out.splitlines() == ["sharded tensor([0., 2., 4., 6.])"]
+    assert out.splitlines() == ["sharded tensor([0., 2., 4., 6.])", "flushed"]
 
 
 def test_calls_of_a_second_device_are_made_by_flush_and_at_the_end():

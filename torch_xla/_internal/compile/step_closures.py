@@ -55,8 +55,9 @@ class AsyncClosureHandler(ClosureHandler):
         self._queue.put(closure)
 
     def wait(self) -> None:
-        """Blocks until every queued closure has run."""
-        if self._thread is not None and self._thread.is_alive():
+        """Blocks until every queued closure has run; not in a closure, which would be waiting."""
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             self._queue.join()
 
     def raise_error(self) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import collections
+import functools
 import hashlib
 import itertools
 import os
 import sys
 import threading
 import traceback
+import types
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
@@ -86,13 +89,35 @@ def _constant_in_graphs(fn: _F) -> _F:
 
 
 @_constant_in_graphs
-def _number_of_function(function: _HostFunction) -> int:
+def _number_of_function(function: _HostFunction, asked_again: bool = False) -> int:
     with _lock:
         number = _numbers.get(function)
         if number is None:
+            if asked_again:
+                _refuse_copies(function)
             number = _numbers[function] = next(_counter)
             _functions[number] = function
         return number
+
+
+@_constant_in_graphs
+def _number_of_method(owner: Any, name: str) -> int:
+    return _number_of_function(getattr(owner, name))
+
+
+def _refuse_copies(function: _HostFunction) -> None:
+    """Refuses a function that torch.compile makes anew, if it has copies of what it writes to."""
+    held: list[Any] = [function]
+    if isinstance(function, functools.partial):
+        held += [function.func, *function.args, *function.keywords.values()]
+    held += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    kinds = list, dict, set, collections.deque, bytearray
+    for value in held:
+        if isinstance(owner := getattr(value, "__self__", value), kinds):
+            raise TypeError(
+                f"debug.callback(): torch.compile would give the function a copy of a "
+                f"{type(owner).__name__}; define the function (def) outside of what is compiled"
+            )
 
 
 def _call(number: int, tensors: Sequence[torch.Tensor]) -> None:
@@ -256,7 +281,14 @@ def callback(fn: _HostFunction, *tensors: torch.Tensor) -> None:
     if _check("debug.callback()", tensors) is None:
         fn(*(tensor.detach() for tensor in tensors))
         return
-    _call(_number_of_function(fn), tensors)
+    if not torch.compiler.is_compiling():
+        run(tensors, _number_of_function(fn))
+    elif isinstance(fn, types.MethodType):
+        _call(_number_of_method(fn.__self__, fn.__name__), tensors)
+    else:
+        number = _number_of_function(fn)
+        _number_of_function(fn, asked_again=True)
+        _call(number, tensors)
 
 
 class _Line:

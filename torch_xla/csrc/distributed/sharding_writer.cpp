@@ -288,6 +288,16 @@ const ShardingWriter& ShardingWriter::Current() {
   return current ? *current : gspmd;
 }
 
+void ShardingWriter::NoteMaps(const Sharding& sharding) {
+  int sides = 0;
+  for (size_t i = 2; i < sharding.tiles().size(); ++i) {
+    const int64_t parts = sharding.tiles()[i];
+    sides += parts > 1;
+    splits_maps_ = splits_maps_ || (parts > 1 && parts < devices_);
+  }
+  splits_both_sides_ = splits_both_sides_ || sides > 1;
+}
+
 bool ShardingWriter::HasShardings(std::string_view text) {
   return text.find(kSharding) != std::string_view::npos ||
          text.find("mhlo.sharding") != std::string_view::npos;

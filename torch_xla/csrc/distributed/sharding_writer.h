@@ -35,6 +35,11 @@ class ShardingWriter {
 
   ShardingWriter(int64_t devices, bool shardy) : devices_(devices), shardy_(shardy) {}
   bool shardy() const { return shardy_; }
+  /// Whether the program has images that are split by their height or width over some of the mesh's
+  /// axes only. XLA's partitioner adds the copies up in convolutions of those; it does not where
+  /// some are split by both, for which it computes products over patches wrong instead.
+  bool splits_maps() const { return splits_maps_ && !splits_both_sides_; }
+  void NoteMaps(const Sharding& sharding);
 
   /// The module with its meshes, and with shardings that name them; unchanged for GSPMD. Throws if
   /// one manual region has shardings that no mesh has.
@@ -68,7 +73,7 @@ class ShardingWriter {
   std::string InGspmd(const Sharding& sharding, int64_t rank) const;
 
   int64_t devices_;
-  bool shardy_;
+  bool shardy_, splits_maps_ = false, splits_both_sides_ = false;
 };
 
 }  // namespace torch_xla::distributed

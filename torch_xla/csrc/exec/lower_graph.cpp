@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "XLAOps.h"
+#include "distributed/manual_ops.h"
 #include "exec/foreach_chain.h"
 #include "exec/manual_regions.h"
 #include "exec/nan_search.h"
@@ -34,6 +35,17 @@ void AddShardings(const tensor::Graph& graph, std::span<const distributed::Shard
   }
 }
 
+void NoteMaps(const tensor::Graph& graph, std::span<const distributed::Sharding* const> outputs,
+              distributed::ShardingWriter& writer) {
+  for (const tensor::DeviceDataPtr& leaf : graph.data) writer.NoteMaps(*leaf->sharding());
+  for (const distributed::Sharding* output : outputs) {
+    if (output) writer.NoteMaps(*output);
+  }
+  for (const ir::Node* node : graph.order) {
+    if (&node->op() == &ir::ops::mark_sharding) writer.NoteMaps(*distributed::ShardingNamed(*node));
+  }
+}
+
 }  // namespace
 
 stablehlo::Value LowerScalar(lowering::LoweringContext& cx, const c10::Scalar& number,
@@ -52,7 +64,8 @@ std::string LowerGraph(const tensor::Graph& graph, std::span<const int> aliases,
   lowering::LoweringContext cx(platform);
   stablehlo::Builder& builder = cx.builder();
   builder.SetPartitions(static_cast<int64_t>(num_devices));
-  const distributed::ShardingWriter writer = WriterFor(static_cast<int64_t>(num_devices));
+  distributed::ShardingWriter writer = WriterFor(static_cast<int64_t>(num_devices));
+  if (num_devices > 1) NoteMaps(graph, outputs, writer);
   const distributed::ShardingWriter::Use use(writer);
   std::vector<stablehlo::Value> data;
   for (const tensor::DeviceDataPtr& parameter : graph.data) {

@@ -11,6 +11,8 @@
 // - a call of a library (cpu/convolution_call.h);
 // - if programs may not call libraries: a matrix product over patches (im2col) if that is faster or
 //   XLA:CPU would be naive, else a stablehlo.convolution, for which it has fast paths.
+// Programs for several devices that split maps by height or width have matrix products everywhere,
+// since XLA's partitioner computes such convolutions wrong (sharding_writer.h).
 #include <ATen/ops/_convolution.h>
 #include <ATen/ops/convolution.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -24,6 +26,7 @@
 #include "aten/node_builder.h"
 #include "cpu/choices.h"
 #include "cpu/convolution_call.h"
+#include "distributed/sharding_writer.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
@@ -236,7 +239,10 @@ Kernel Geometry::Choose(cpu::ConvolutionPart part, ElementType element, int64_t 
                         int64_t inputs, int64_t outputs, const Dims& lhs, const Dims& rhs,
                         int64_t zeros) const {
   using namespace cpu::choices;
-  if (LacksConvolution(platform_, element)) return Kernel::kProduct;
+  if (LacksConvolution(platform_, element) ||
+      distributed::ShardingWriter::Current().splits_maps()) {
+    return Kernel::kProduct;
+  }
   const int64_t rows = batch * Product(output_), taps = Product(kernel_);
   // XLA's simplifier swaps the operands if the kernel is larger than the input, and no fast path
   // takes the result.
@@ -281,11 +287,18 @@ Value Geometry::Library(cpu::ConvolutionPart part, Value lhs, Value rhs, Dims re
 
 Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numbers,
                          stablehlo::ConvolutionOptions options) const {
-  Dims low(x.rank(), 0), high(x.rank(), 0);
+  Dims low(x.rank(), 0), high(x.rank(), 0), start(x.rank(), 0);
   bool crops = false;
-  for (size_t i = 0; cpu_ && i < rank_; ++i) {
+  for (size_t i = 0; i < rank_; ++i) {
     auto& [before, after] = options.padding[i];
-    if (!options.lhs_dilation.empty() && options.lhs_dilation[i] > 1) continue;
+    if (!options.lhs_dilation.empty() && options.lhs_dilation[i] > 1) {
+      // XLA's partitioner ends the process where the first elements are cropped: see Pad().
+      const int64_t step = options.lhs_dilation[i], dim = numbers.input_spatial[i];
+      if (before < 0) start[dim] = std::min(x.dim(dim) - 1, (step - 1 - before) / step);
+      before += start[dim] * step;
+      continue;
+    }
+    if (!cpu_) continue;
     // The fast paths do not take negative padding.
     low[numbers.input_spatial[i]] = std::min<int64_t>(before, 0);
     high[numbers.input_spatial[i]] = std::min<int64_t>(after, 0);
@@ -294,6 +307,7 @@ Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numb
     after = std::max<int64_t>(after, 0);
   }
   if (crops) x = Pad(x, Zero(x), low, high);
+  x = Slice(x, start, x.dims());
   if (!CurrentPrecision(platform_).rounds_convolutions) {
     options.precision = stablehlo::Precision::kHighest;
   }

@@ -210,10 +210,21 @@ Value Pad(Value x, Value value, const Dims& low, const Dims& high, const Dims& i
              List(high), " interior ", List(between)),
          {x, value});
   }
-  return builder.Rearranged(
-      builder.Op(kOp, {PaddedOperand(x, value), value}, Type(x.element(), dims),
-                 Cat("edge_padding_low = ", I64Array(low), ", edge_padding_high = ", I64Array(high),
-                     ", interior_padding = ", I64Array(between))));
+  // XLA's partitioner ends the process where elements with padding between them are cropped at the
+  // beginning, so these are left out before.
+  Dims starts(rank, 0), before = low;
+  for (size_t i = 0; i < rank; ++i) {
+    const int64_t step = between[i] + 1;
+    if (step == 1 || low[i] >= 0 || x.dims()[i] == 0) continue;
+    starts[i] = std::min(x.dims()[i] - 1, (step - 1 - low[i]) / step);
+    before[i] += starts[i] * step;
+    if (starts[i] == x.dims()[i] - 1) between[i] = 0;
+  }
+  x = Slice(x, starts, x.dims());
+  return builder.Rearranged(builder.Op(
+      kOp, {PaddedOperand(x, value), value}, Type(x.element(), dims),
+      Cat("edge_padding_low = ", I64Array(before), ", edge_padding_high = ", I64Array(high),
+          ", interior_padding = ", I64Array(between))));
 }
 
 Value Concatenate(const std::vector<Value>& operands, int64_t dimension) {
