@@ -151,6 +151,8 @@ CASES = {
     'bags': (lambda x, w, o, k, y: (*(F.embedding_bag(x, w, o, mode=m, padding_idx=p) for m in ('sum', 'mean', 'max') for p in (None, 3)), F.embedding_bag(x, w, o, mode='sum', per_sample_weights=y),
                                     F.embedding_bag(k, w, mode='mean'), F.embedding_bag(x, w, torch.cat([o, o[:1] * 0 + x.numel()]), mode='mean', include_last_offset=True), F.embedding_bag(x, w, o[:2], scale_grad_by_freq=True)),
              lambda b, t: (i(20, b * t), f(20, D), torch.cat([torch.zeros(1).long(), i(b * t + 1, b - 1).sort().values]), i(20, b, t), f(b * t))),
+    'found': (lambda x: (torch.nonzero_static(x > 0, size=int((x > 0).sum())), torch.nonzero_static(x[0] > 0, size=3), torch.nonzero_static(x.flatten() < 9, size=x.numel() + 2, fill_value=7)),
+              lambda b, t: (f(b, t),)),
     'inner indices': (lambda x, j: (x[:, j], x[..., j % D]), lambda b, t: (f(b, t, D), i(t, 4))),
     'matrices': (lambda x: (torch.linalg.inv(x @ x.mT + torch.eye(3, device=x.device)), torch.linalg.cholesky(x @ x.mT + 9 * torch.eye(3, device=x.device)),
                             torch.linalg.det(x), torch.linalg.solve(x @ x.mT + torch.eye(3, device=x.device), x), torch.linalg.svdvals(x)),
@@ -285,6 +287,68 @@ for cell, two in itertools.product((nn.LSTM, nn.GRU, nn.RNN), (1, 2)):
 
 def test_recurrent_layers_of_varying_times_and_samples():
     assert run(RECURRENT) == ["True"] * 12
+
+
+PACKED = """
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+class Packed(nn.Module):
+    def __init__(self, cell, first, two):
+        super().__init__()
+        self.e, self.o = nn.Embedding(50, 8), nn.Linear(12 * (1 + two), 5)
+        self.r = cell(8, 12, batch_first=first, bidirectional=two, num_layers=1 + two)
+    def forward(self, x, lengths):
+        turn = (lambda a: a) if self.r.batch_first else (lambda a: a.transpose(0, 1))
+        packed = pack_padded_sequence(turn(self.e(x)), lengths, batch_first=self.r.batch_first, enforce_sorted=False)
+        out, last = self.r(packed)
+        padded = pad_packed_sequence(out, batch_first=self.r.batch_first, total_length=x.shape[1])[0]
+        return self.o(turn(padded)), last[0] if isinstance(last, tuple) else last
+def lengths(b, t):
+    of = torch.tensor([random.randint(1, t) for _ in range(b)])
+    of[random.randrange(b)] = t
+    return of
+def train(cell, sizes, first=True, two=False, fixed=0):
+    torch.manual_seed(0); random.seed(0)
+    theirs = Packed(cell, first, two); ours = copy.deepcopy(theirs).to(device)
+    opts = [torch.optim.SGD(m.parameters(), lr=.1) for m in (ours, theirs)]
+    torch_xla.sync()
+    compiled, worst = count('UncachedCompile'), 0.0
+    for b, t in sizes:
+        of = lengths(b, t)
+        x, y = torch.randint(0, 50, (b, fixed or t)), torch.randint(0, 5, (b, fixed or t))
+        y[torch.arange(fixed or t) >= of[:, None]] = -100
+        values = []
+        for model, opt, to in ((ours, opts[0], device), (theirs, opts[1], 'cpu')):
+            opt.zero_grad()
+            out, last = model(x.to(to), of)
+            value = F.cross_entropy(out.flatten(0, 1), y.to(to).flatten()) + last.pow(2).mean()
+            value.backward()
+            opt.step()
+            if to == device: torch_xla.sync()
+            values.append(value.item())
+        worst = max(worst, abs(values[0] - values[1]))
+    off = max((p - q.cpu()).abs().max().item() for p, q in zip(theirs.parameters(), ours.parameters()))
+    print(worst < 1e-5 and off < 1e-5, count('UncachedCompile') - compiled, count('DynamicSizesRefused'))
+"""
+
+
+@pytest.mark.parametrize("mode", ["1", "poison"])
+def test_packed_sequences(mode):
+    """A batch's lengths are data, and its longest one has a bucket: in each step other lengths."""
+    out = run(
+        """
+    sizes = [(8, t) for t in random.Random(0).sample(range(3, 25), 21)]
+    train(nn.LSTM, sizes)
+    train(nn.GRU, [(8, 9), (8, 14), (5, 9), (8, 12), (8, 3), (1, 6), (8, 11)], two=True)
+    train(nn.RNN, [(4, 7), (4, 12), (4, 12), (4, 6), (3, 12)], first=False, two=True)
+    train(nn.LSTM, [(4, 9)] * 5, fixed=12)  # only the number of elements varies
+    """,
+        mode,
+        setup=PACKED,
+    )
+    # The program of one sample that sorts its lengths back has no other size.
+    assert out[::3] == ["True"] * 4 and int(out[-1]) <= 1, out
+    # One more sorts the lengths back, for each number of samples.
+    assert int(out[1]) <= 5 + 1 and int(out[4]) <= 9 and int(out[7]) <= 6 and int(out[10]) <= 2, out
 
 
 def test_random_numbers_do_not_depend_on_the_bound():

@@ -86,12 +86,14 @@ void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
 
 void BoundedGraph::RewriteOnce(FindBoundedRule rule_of) {
   // Visit the inputs first: the other nodes take the bounds of their sizes from them.
+  bool chooses = false;  // a number of elements that a mask says
   for (position_ = 0; position_ < graph_.order.size(); ++position_) {
     node_ = graph_.order[position_];
     if (&node_->op() == &ir::ops::device_data) VisitLeaf();
+    chooses |= &node_->op() == &ir::ops::nonzero_static && ResultVaries(0, 0);
   }
   node_ = nullptr;
-  if (padded_.empty() && fills_.empty())
+  if (padded_.empty() && fills_.empty() && !chooses)
     throw SizesRefused{"the sizes that vary are 0 or 1, or the first of their family"};
   for (position_ = 0; position_ < graph_.order.size(); ++position_) {
     node_ = graph_.order[position_];

@@ -180,6 +180,10 @@ std::optional<VaryingSizes> Learn(const tensor::Graph& graph, const ir::Hash128&
       if (shapes.shapes[i]->dims[d] != sizes.first[i]->dims[d]) ++structure.differed[{i, d}];
     }
   }
+  // The number of elements that a mask chooses varies without any input.
+  for (size_t node = 0; node < graph.order.size(); ++node)
+    structure.varies |= &graph.order[node]->op() == &ir::ops::nonzero_static &&
+                        sizes.varies[shapes.begin[node]] != 0;
   if (!structure.varies) return std::nullopt;
   if (structure.refusals >= kMaxRefusals) {
     note = Kept(structure.refused);

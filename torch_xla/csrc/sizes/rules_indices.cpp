@@ -1,4 +1,6 @@
 // Embeddings, and reads and writes by indices.
+#include <algorithm>
+
 #include "sizes/rules_common.h"
 
 namespace torch_xla::sizes::bounded {
@@ -193,6 +195,25 @@ void Place(G& g) {
   g.Emit(std::move(operands), g.node().attributes(), {writes ? self.layout : index.layout});
 }
 
+/// Padding is not found. If no input has the number of elements that are found, it is bounded by
+/// that of all elements.
+void Found(G& g) {
+  const Result& in = g.In(0);
+  int64_t all = 1;
+  for (const BoundedDim& dim : in.layout) {
+    if (Varies(dim) && dim.size() > 1) Refuse("it goes along several sizes");
+    all *= BoundOf(dim);
+  }
+  BoundedLayout layout = g.MadeLayout(0);
+  const int64_t size = g.Int("size");
+  if (g.ResultVaries(0, 0) && !Varies(layout[0]) && size > 1)
+    layout[0] = {{size, std::max(size, all), g.first()->dims[0], true}};
+  ir::Words words = g.node().attributes();
+  words[g.Named("size").word] = static_cast<uint64_t>(BoundOf(layout[0]));
+  g.Emit({g.Masked(in, NumberOf(Neutral::kZero, in.value.shape()->dtype))}, std::move(words),
+         {layout});
+}
+
 ir::Value Filled(G& g, const Result& index, int64_t by) {
   return g.Where(index, tensor::MakeConstant(by, index.value.shape()->dtype, false),
                  Dims(index.layout.size(), true));
@@ -292,6 +313,7 @@ Table IndexRules() {
       {&Gather, {"aten::gather"}},
       {&Index, {"aten::index"}},
       {&IndexPut, {"aten::index_put"}},
+      {&Found, {"aten::nonzero_static"}, true},
       {&Place<false>, {"aten::take"}},
       {&Place<true>, {"aten::put"}},
       {&EmbeddingBag, {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"}},
