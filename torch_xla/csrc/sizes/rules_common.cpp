@@ -107,8 +107,7 @@ ir::Value Places(const G& g, const BoundedLayout& layout, c10::IntArrayRef strid
   return g.View(place, {all}, {1});
 }
 
-/// Whether all elements that count lie before all padding.
-static bool IsDense(const BoundedDim& dim) {
+bool IsDense(const BoundedDim& dim) {
   return std::none_of(dim.begin() + (dim.empty() ? 0 : 1), dim.end(),
                       [](const Factor& factor) { return factor.varies; });
 }

@@ -43,6 +43,8 @@ enum class Neutral { kZero, kOne, kLeast, kMost, kNone };
 /// With `fits` sizes may be equal products of other factors.
 BoundedDim Joined(const BoundedDim& a, const BoundedDim& b, bool fits = false);
 BoundedLayout Broadcast(const BoundedLayout& a, const BoundedLayout& b, bool fits = false);
+/// Whether all elements that count lie before all padding.
+bool IsDense(const BoundedDim& dim);
 void RequireFixed(const BoundedDim& dim, const char* reason);
 void RequireFixed(const BoundedLayout& layout, const char* reason);
 void RequireSame(const BoundedLayout& a, const BoundedLayout& b);

@@ -17,19 +17,31 @@ void NllLoss(G& g) {
   RequireSame(labels.layout, rows);
   if (const Result* weight = g.Tensor("weight"))
     operands[g.Named("weight").operand] = g.Masked(*weight, 0.0);
-  // Padding is a label that is ignored.
+  // Padding is a label that is ignored. Where classes have several sizes a label becomes the place
+  // of its class, which no ignored label is.
   operands[self.operand] = g.Masked(g.In(self.operand), 0.0);
-  operands[target.operand] = g.Masked(labels, g.Int("ignore_index"));
+  ir::Value label = g.Masked(labels, g.Int("ignore_index"));
+  ir::Words words = g.node().attributes();
+  if (!IsDense(in[1])) {
+    constexpr int64_t kNone = -1;
+    const auto number = [](int64_t value) {
+      return tensor::MakeConstant(value, c10::ScalarType::Long, false);
+    };
+    const ir::Value ignored = g.Make(ir::ops::eq_Tensor, {label, number(g.Int("ignore_index"))});
+    label = g.Make(ir::ops::where_self, {ignored, number(kNone), PlaceOf(g, label, in[1])});
+    words[g.Named("ignore_index").word] = static_cast<uint64_t>(kNone);
+  }
+  operands[target.operand] = label;
   if (backward) {
     if (g.Int("reduction") == 0) {
       RequireSame(g.In(0).layout, rows);
       operands[0] = g.Masked(g.In(0), 0.0);
     }
-    g.Emit(std::move(operands), g.node().attributes(), {in});
+    g.Emit(std::move(operands), std::move(words), {in});
     return;
   }
   const BoundedLayout each = g.Int("reduction") == 0 ? rows : BoundedLayout{};
-  g.Emit(std::move(operands), g.node().attributes(), {each, {}});
+  g.Emit(std::move(operands), std::move(words), {each, {}});
 }
 
 /// Elementwise losses that are 0 where both operands are 0.

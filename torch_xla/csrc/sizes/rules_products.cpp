@@ -94,7 +94,8 @@ void Attention(G& g) {
                  Only(in.size(), static_cast<int64_t>(in.size()) - 1));
   } else if (g.Int("is_causal") != 0) {
     // A causal row reads no later column, so no valid row reads padding.
-    if (!Same(rows, columns)) Refuse("a causal mask of different sizes has no rule");
+    if (!Same(rows, columns) || !IsDense(columns))
+      Refuse("a causal mask of different sizes has no rule");
   } else if (Varies(columns)) {
     const c10::ScalarType dtype = query.value.shape()->dtype;
     const ir::Value mask = g.Make(

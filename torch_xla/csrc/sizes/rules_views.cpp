@@ -262,8 +262,20 @@ void ExpandNode(G& g) {
   g.EmitShaped(g.Values(), {}, layout);
 }
 
-/// Fills and ranges: a longer array begins with the same elements.
-void Makes(G& g) { g.EmitShaped(g.Values(), {}, g.MadeLayout(0)); }
+/// Fills and ranges: a longer array begins with the same elements. Of several sizes each element
+/// takes that of its index.
+void Makes(G& g) {
+  BoundedLayout layout = g.MadeLayout(0);
+  if (layout.size() == 2 && &g.node().op() == &ir::ops::eye && !Same(layout[0], layout[1]) &&
+      !(IsDense(layout[0]) && IsDense(layout[1])))
+    Refuse("it goes along several sizes");
+  if (&g.node().op() != &ir::ops::arange || IsDense(layout[0]))
+    return g.EmitShaped(g.Values(), {}, layout);
+  const int64_t bound = BoundOf(layout[0]);
+  const ir::Value range = tensor::MakeNode(&ir::ops::arange, g.Values(), {},
+                                           ir::GetShape(g.node().shape()->dtype, {bound}));
+  g.Set(0, Select(g, range, 0, Places(g, layout, {1}, 0, IndexType(bound))), layout);
+}
 
 /// A random number depends on its index in the array without padding. So as many numbers are
 /// drawn as the bounded array has elements, and each element takes the number of its index.
