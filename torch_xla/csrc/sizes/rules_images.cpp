@@ -11,6 +11,13 @@ void RequireBatch(const BoundedLayout& layout, size_t from = 1) {
     RequireFixed(layout[d], "the size of images varies");
 }
 
+/// Neighbours in the padded array are neighbours only along single sizes.
+void RequireSingle(const BoundedLayout& layout, size_t from) {
+  for (size_t d = from; d < layout.size(); ++d) {
+    if (Varies(layout[d]) && layout[d].size() > 1) Refuse("it goes along several sizes");
+  }
+}
+
 /// The dimensions of images, which are the last ones.
 Dims Spatial(const BoundedLayout& layout, size_t from) {
   Dims dims(layout.size());
@@ -51,6 +58,7 @@ void ConvolutionBackward(G& g) {
   RequireFixed(g.In(2).layout, "the kernel's size varies");
   RequireFixed(in.layout.at(1), "the number of channels varies");
   if (!Same(grad.layout.at(0), in.layout[0])) Refuse("its operands have different sizes that vary");
+  RequireSingle(grad.layout, 2), RequireSingle(in.layout, 2);
   // The gradient has to lie as the forward's result.
   const ir::Words& words = g.node().attributes();
   ir::Words forward{0};  // no bias
@@ -127,6 +135,7 @@ void Pool(G& g) {
   const ir::NodePtr made = tensor::MakeOpNode(&forward, {masked}, g.node().attributes());
   made->set_location(g.node().location());
   if (g.Has("grad_output")) {
+    RequireSingle(g.In(0).layout, from), RequireSingle(in.layout, from);
     // The gradient has to lie as the forward's result.
     if (made->shape(0) != g.In(0).value.shape())
       Refuse("its operands have different sizes that vary");

@@ -28,7 +28,8 @@ void PartBackward(G& g) {
   const bool slices = g.Has("start");
   const BoundedLayout made = g.MadeLayout(0);
   const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), made.size()));
-  const Result& grad = g.In(0);
+  // A part of a size may itself be of several sizes.
+  const Result grad = slices ? Compact(g, g.In(0), dim) : g.In(0);
   ir::Words words = g.node().attributes();
   for (size_t d = 0; d < made.size(); ++d)
     words[g.Named("input_sizes").word + d] = static_cast<uint64_t>(BoundOf(made[d]));
@@ -80,7 +81,8 @@ void DiagonalBackward(G& g) {
   const BoundedLayout made = g.MadeLayout(0), &grad = g.In(0).layout;
   const auto row = static_cast<size_t>(g.Dim(g.Int("dim1"), made.size()));
   const auto column = static_cast<size_t>(g.Dim(g.Int("dim2"), made.size()));
-  if (made[row].size() > 1 || made[column].size() > 1) Refuse("it goes along several sizes");
+  if (made[row].size() > 1 || made[column].size() > 1 || grad.back().size() > 1)
+    Refuse("it goes along several sizes");
   const int64_t offset = g.Int("offset");
   const int64_t length = std::min(BoundOf(made[row]) + std::min<int64_t>(offset, 0),
                                   BoundOf(made[column]) - std::max<int64_t>(offset, 0));
@@ -111,10 +113,10 @@ std::vector<size_t> Parts(const G& g) {
 void Behind(G& g, size_t dim, BoundedLayout layout) {
   if (!g.ResultVaries(0, dim)) Refuse("arrays of varying sizes are put behind each other");
   int64_t bounds = 0;
+  ir::Node::Operands parts = g.Values();
   for (size_t i : Parts(g)) {
-    const BoundedDim& in = g.In(i).layout[dim];
-    if (Varies(in) && in.size() > 1) Refuse("arrays of several sizes are put behind each other");
-    bounds += BoundOf(in);
+    parts[i] = Compact(g, g.In(i), dim).value;
+    bounds += BoundOf(g.In(i).layout[dim]);
   }
   BoundedDim made = g.Made(0, dim);
   if (!Varies(made)) {
@@ -137,7 +139,7 @@ void Behind(G& g, size_t dim, BoundedLayout layout) {
   }
   const ir::Value last = tensor::MakeConstant(bounds - 1, c10::ScalarType::Long, false);
   index = g.Make(ir::ops::minimum, {index, last});
-  const ir::Value all = g.Make(ir::ops::cat, g.Values(), g.node().attributes());
+  const ir::Value all = g.Make(ir::ops::cat, std::move(parts), g.node().attributes());
   g.Set(0, Select(g, all, dim, index), layout);
 }
 
