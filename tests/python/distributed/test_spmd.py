@@ -19,6 +19,7 @@ import torch_xla.distributed.xla_multiprocessing as xmp
 import torch_xla.runtime as xr
 from torch_xla import _XLAC
 from torch_xla.distributed.spmd.hybrid_mesh import order_by_coordinates
+from torch_xla.experimental.scan import scan
 
 pytestmark = pytest.mark.multiprocess
 
@@ -502,6 +503,26 @@ def test_convolutions_of_maps_that_are_split():
         close(found.detach(), expected.detach(), 1e-4)
         for t, u in zip(ours, (image, weight), strict=True):
             close(t.grad, u.grad, 1e-4)
+
+
+@in_spmd
+def test_convolutions_of_maps_that_are_split_in_a_loop_are_refused():
+    """The body of a loop is lowered before it is known how the images are split."""
+    kernels = torch.randn(2, 2, 2, 3, 3)
+
+    def run(images):
+        return scan(lambda x, w: (F.conv2d(x, w, padding=1), x.sum()), images, kernels.to("xla"))
+
+    for spec, refused in (((None, None, None, "data"), True), (("data", None, None, None), False)):
+        images = torch.randn(4, 2, 6, 6)
+        expected = F.conv2d(F.conv2d(images, kernels[0], padding=1), kernels[1], padding=1)
+        found = run(xs.mark_sharding(images.to("xla"), grid(), spec).global_tensor)[0]
+        if refused:
+            with pytest.raises(RuntimeError, match="convolutions in a loop wrong; split the batch"):
+                torch_xla.sync()
+            del found
+        else:
+            close(found, expected, 1e-4)
 
 
 @in_spmd

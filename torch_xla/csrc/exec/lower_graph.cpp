@@ -1,6 +1,7 @@
 #include "exec/lower_graph.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "XLAOps.h"
 #include "distributed/manual_ops.h"
@@ -157,7 +158,12 @@ std::string LowerGraph(const tensor::Graph& graph, std::span<const int> aliases,
   }
   if (num_devices == 1) AddNanSearch(cx, graph.order);
   if (num_devices > 1) AddShardings(graph, outputs, writer, builder);
-  return writer.Declare(builder.Finish(results, name.empty() ? "main" : name));
+  std::string text = builder.Finish(results, name.empty() ? "main" : name);
+  TORCH_CHECK(!writer.splits_maps() || text.find("stablehlo.convolution") == std::string::npos,
+              "scan and other loops: images are split by their height or width over some of the "
+              "mesh's axes only, where XLA's partitioner computes convolutions in a loop wrong; "
+              "split the batch or the channels, or write the loop in Python");
+  return writer.Declare(std::move(text));
 }
 
 std::string LowerGraphToRead(const tensor::Graph& graph) {
