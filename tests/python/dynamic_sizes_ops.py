@@ -163,6 +163,9 @@ def check(op: OpInfo, grad: bool, limit: int) -> dict[str, Any]:
     torch.manual_seed(0)
     for sizes in cases(op, dtype, limit):
         torch_xla.sync()
+        # The CPU divides by the number of another row, or reads a permutation that nobody set.
+        if (grad and sizes[0][1].get("scale_grad_by_freq")) or sizes[0][1].get("driver") == "gelsy":
+            continue
         for k, values in enumerate(sizes):
             try:
                 want = computed(op, values, "cpu", grad)
