@@ -19,7 +19,7 @@ namespace {
 bool IsMeant(std::optional<c10::Device> device) {
   if (device) return device->type() == c10::DeviceType::XLA;
   const bool is_asked_for = tensor::ClientCreated() || std::getenv("PJRT_DEVICE") != nullptr;
-  return is_asked_for && !at::getAccelerator(/*checked=*/false);
+  return is_asked_for && at::accelerator::deviceCount() == 0;
 }
 
 /// The memory that this function has to free was pinned.
