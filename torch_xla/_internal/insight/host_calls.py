@@ -281,14 +281,14 @@ def callback(fn: _HostFunction, *tensors: torch.Tensor) -> None:
     if _check("debug.callback()", tensors) is None:
         fn(*(tensor.detach() for tensor in tensors))
         return
-    if not torch.compiler.is_compiling():
-        run(tensors, _number_of_function(fn))
-    elif isinstance(fn, types.MethodType):
-        _call(_number_of_method(fn.__self__, fn.__name__), tensors)
+    is_compiling = torch.compiler.is_compiling()
+    if is_compiling and isinstance(fn, types.MethodType):
+        number = _number_of_method(fn.__self__, fn.__name__)
     else:
         number = _number_of_function(fn)
-        _number_of_function(fn, asked_again=True)
-        _call(number, tensors)
+        if is_compiling:
+            _number_of_function(fn, asked_again=True)
+    _call(number, tensors)
 
 
 class _Line:

@@ -492,8 +492,9 @@ std::tuple<at::Tensor, at::Tensor> _pack_padded_sequence(const at::Tensor& input
     return at::compositeexplicitautograd::_pack_padded_sequence(input, lengths, batch_first);
   const auto each = lengths.accessor<int64_t, 1>();
   at::Tensor batch_sizes = at::zeros({each[0]}, at::kLong);
+  auto* size = batch_sizes.mutable_data_ptr<int64_t>();
   for (int64_t n = 0; n < each.size(0); ++n) {
-    for (int64_t t = 0; t < each[n]; ++t) ++batch_sizes.mutable_data_ptr<int64_t>()[t];
+    for (int64_t t = 0; t < each[n]; ++t) ++size[t];
   }
   const Packing packing = Packing::Of(batch_sizes, input, input.size(batch_first ? 1 : 0));
   return {Packed(packing, batch_first ? input.transpose(0, 1) : input), batch_sizes};
