@@ -103,6 +103,10 @@ def main():
             assert "start the process with the 'spawn' method" in str(error), error
         else:
             raise AssertionError("a forked worker has used the device")
+        child = fork.Process(target=lambda: torch.ones(2, requires_grad=True).sum().backward())
+        child.start()
+        child.join(100)
+        assert child.exitcode == 0
         return
     both_ways(spawn)
     parameter = nn.Parameter(torch.ones(2, device="xla"))

@@ -4,6 +4,7 @@
 
 #include "aten/generator.h"
 #include "exec/executor.h"
+#include "runtime/client.h"
 #include "tensor/device.h"
 
 namespace torch_xla::aten {
@@ -11,9 +12,11 @@ namespace {
 
 // At the first backward pass, even on the CPU, autograd starts a thread for each device that
 // exists, and a process with such threads can no longer fork. So a program that has not used the
-// device yet reports no device; see KeepBackwardOnThread.
+// device yet reports no device; see KeepBackwardOnThread. In a forked child such a thread could not
+// enter its device.
 c10::DeviceIndex CountDevices() noexcept {
-  return tensor::ClientCreated() ? static_cast<c10::DeviceIndex>(tensor::DeviceCount()) : 0;
+  const bool usable = tensor::ClientCreated() && !runtime::Client::Forked();
+  return usable ? static_cast<c10::DeviceIndex>(tensor::DeviceCount()) : 0;
 }
 
 class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
