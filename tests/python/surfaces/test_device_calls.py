@@ -60,6 +60,11 @@ def _index_kept() -> bool:
         return inside == A.current_device_index() == X.current_device() == 0
 
 
+def _is_current_in_its_block() -> bool:
+    with torch.Stream("xla") as stream:
+        return A.current_stream() == stream and stream.record_event().device.index == 0
+
+
 def _graph_of(make: Callable[[], torch.xla.Graph]) -> bool:
     x = torch.ones(2, device=XLA)
     graph = make()
@@ -125,7 +130,8 @@ ROWS: dict[str, Callable[[], bool]] = {
     # of torch, with a device
     "Event": lambda: _recorded(torch.Stream(device="xla")) and torch.Event("xla").query(),
     "Generator": lambda: _seeded(torch.Generator(XLA).manual_seed) or True,
-    "Stream": lambda: torch.Stream(device="xla:0") == X.current_stream(),
+    "Stream": lambda: torch.Stream("xla:0") == torch.Stream("xla") == X.current_stream(),
+    "Stream of a block": _is_current_in_its_block,
     "random.fork_rng": lambda: torch.random.fork_rng(device_type="xla") is not None,
 }
 

@@ -32,7 +32,7 @@ class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device device) const noexcept override { setDevice(device); }
   // There is one stream per device: programs run in the order in which they were queued.
   c10::Stream getStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
+    return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : getDevice());
   }
   c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
   c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
