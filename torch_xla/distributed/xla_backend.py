@@ -28,6 +28,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work, _create_work_from_future  # type: ignore[attr-defined]
+from torch._C._dynamo import eval_frame
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
@@ -111,6 +112,13 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
         beside = kind is _HostWork and _is_beside()
         return kind(getattr(self._host(beside), name)(*args, **kwargs), self._members)
 
+    # A graph of torch.compile ends before a collective that PyTorch has no functional form of, as
+    # before those of its own groups. Dynamo would trace this, and refuses the group's attributes.
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(
+        collective.__code__, eval_frame._FrameExecStrategy(skip, skip)
+    )
+    vars(collective)["_torchdynamo_disable"] = True
     return collective
 
 
@@ -406,6 +414,11 @@ class ProcessGroupXla(dist.ProcessGroup):
         return _done(tensors)
 
     @staticmethod
+    def _check_dtype(name: str, output: torch.Tensor, input: torch.Tensor) -> None:
+        if output.dtype != input.dtype:
+            raise TypeError(f"{name}: expected an output of {input.dtype}, got {output.dtype}")
+
+    @staticmethod
     def _check_size(name: str, output: torch.Tensor, expected: int) -> None:
         """Checks a size before tracing: others would wait for a collective that is refused."""
         if output.numel() != expected:
@@ -458,6 +471,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_dtype("all_gather_into_tensor", output, tensor)
             self._check_size("all_gather_into_tensor", output, tensor.numel() * self.size())
             self._write([output], [self._gathered(tensor)])
         return _done(outputs)
@@ -503,6 +517,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     ) -> Work:
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_dtype("reduce_scatter_tensor", output, tensor)
             if output.numel() * self.size() != tensor.numel():
                 raise ValueError(
                     f"reduce_scatter_tensor: expected an input of {self.size()} times the output's "

@@ -58,6 +58,10 @@ def run_collectives() -> dict[str, Any]:
     factor = torch.tensor(3.0, device=device)
     dist.reduce_scatter_tensor(x, given, op=dist.ReduceOp.PREMUL_SUM(factor))
     out["reduce_scatter_tensor PREMUL_SUM"] = x
+    with pytest.raises(TypeError, match="expected an output of torch.float32, got torch.float64"):
+        dist.reduce_scatter_tensor(x.double(), given)
+    with pytest.raises(TypeError, match="expected an output of torch.float32, got torch.int32"):
+        dist.all_gather_into_tensor(own(3 * count).int(), own(3))
     assert torch.equal(given, own(2 * count))
     x = own(3).int()
     dist.all_reduce(x, dist.ReduceOp.BXOR)
@@ -281,6 +285,26 @@ def test_ddp_within_a_step_of_one_graph(tmp_path):
     for compiles, found in run_replicas(run_ddp_in_one_graph, 2, tmp_path):
         torch.testing.assert_close(found, weights, rtol=1e-4, atol=1e-5)
         assert compiles == 0
+
+
+def run_compiled_ddp() -> None:
+    device = start()
+    x = torch.full((2,), dist.get_rank() + 1.0, device=device)
+
+    def told(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.broadcast(y, src=1)  # Which has no functional form in graphs.
+        return y + 1
+
+    assert torch.compile(told)(x).tolist() == [5.0, 5.0]
+    model = nn.parallel.DistributedDataParallel(make_model().to(device))
+    compiled, batch = torch.compile(model), make_batches(1, 2)[0, dist.get_rank()].to(device)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(batch), model(batch))
+
+
+def test_ddp_under_torch_compile(tmp_path):
+    run_replicas(run_compiled_ddp, 2, tmp_path)
 
 
 def reference(count: int, make_optimizer: Any, clip: float | None = None) -> list[torch.Tensor]:
