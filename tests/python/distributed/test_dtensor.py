@@ -35,6 +35,7 @@ from torch.distributed.tensor.parallel import (
 from torch.utils.checkpoint import checkpoint
 
 import torch_xla
+import torch_xla.debug
 import torch_xla.debug.metrics as met
 
 pytestmark = pytest.mark.multiprocess
@@ -80,6 +81,26 @@ def _add_redistributions() -> None:
 _add_redistributions()
 
 
+@cases.case(2, 4)
+def redistributions_of_uneven_parts(device_type: str) -> Any:
+    """All pairs, of sizes that leave some replicas fewer rows or none."""
+    mesh, found = line(device_type), {}
+    partials = [Partial(operation) for operation in ("sum", "avg", "max", "min")]
+    for shape in ((5, 3), (3, 5), (1, 2), (0, 3)):
+        for before in (Shard(0), Shard(1), Replicate(), *partials):
+            for after in (Shard(0), Shard(1), Replicate()):
+                own = torch.randn(shape).to(device_type)
+                if before.is_partial():
+                    x = DTensor.from_local(own + dist.get_rank(), mesh, [before])
+                else:
+                    x = distribute_tensor(own, mesh, [before])
+                x = x.detach().requires_grad_()
+                y = x.redistribute(placements=[after]).to_local()
+                (y**2).sum().backward()
+                found[f"{shape} {before} {after}"] = y, x.grad.to_local()
+    return found
+
+
 def _add_operations() -> None:
     functions: dict[str, Callable[..., torch.Tensor]] = {
         "matmul": lambda x, y: x @ y.t(),
@@ -98,9 +119,9 @@ def _add_operations() -> None:
         "one_hot": lambda x, y: nn.functional.one_hot(x.abs().long(), 5) * (x * y).unsqueeze(-1),
     }
 
-    def apply(device_type: str, function: Any, placement: Placement) -> Any:
+    def apply(device_type: str, function: Any, placement: Placement, rows: int = 4) -> Any:
         mesh = line(device_type)
-        x, y = (distribute_tensor(torch.randn(4, 6), mesh, [placement]) for _ in range(2))
+        x, y = (distribute_tensor(torch.randn(rows, 6), mesh, [placement]) for _ in range(2))
         x.requires_grad_()
         y.requires_grad_()
         result = function(x, y)
@@ -113,6 +134,18 @@ def _add_operations() -> None:
                 f"{name}_{label}",
                 lambda d, f=function, p=PLACEMENTS[label]: apply(d, f, p),
             )
+
+    def uneven(device_type: str) -> Any:
+        """Of 5 rows and 6 columns over 4 replicas: the last one has none."""
+        refused = ("view", "max", "norm_inf")  # PyTorch's for no rows, on every device.
+        return {
+            f"{name} {label}": [x.to_local() for x in apply(device_type, function, placement, 5)]
+            for name, function in functions.items()
+            for label, placement in PLACEMENTS.items()
+            if name not in refused and placement.is_shard()
+        }
+
+    cases.add("operations_on_uneven_parts", uneven, (4,))
 
 
 _add_operations()
@@ -250,6 +283,17 @@ def sharded(device_type: str, mesh: DeviceMesh | None = None, **options: Any) ->
 
 
 cases.add("fsdp", lambda d: trained(sharded(d), d), (2, 4))
+cases.add(
+    "fsdp_of_odd_sizes",
+    lambda d: trained(
+        fully_shard(
+            nn.Sequential(nn.Linear(8, 5), nn.GELU(), nn.Linear(5, 1), nn.Linear(1, 3)).to(d),
+            mesh=line(d),
+        ),
+        d,
+    ),
+    (2, 4),
+)
 cases.add("fsdp_kept", lambda d: trained(sharded(d, reshard_after_forward=False), d))
 cases.add("fsdp_resharded", lambda d: trained(sharded(d, reshard_after_forward=True), d))
 cases.add("fsdp_resharded_to_2", lambda d: trained(sharded(d, reshard_after_forward=2), d), (4,))
@@ -329,6 +373,26 @@ def test_random_numbers_differ_between_shards_and_agree_between_replicas(tmp_pat
     first, second = run_replicas(run_random, 2, tmp_path)
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other) and one.unique().numel() == 24
+
+
+def run_watched() -> None:
+    dist.init_process_group("xla", init_method="xla://")
+    model = nn.Sequential(nn.Linear(8, 1), nn.Linear(1, 4)).to("xla")
+    fully_shard(model, mesh=line("xla"))
+    seen = torch_xla.debug.watch(model, every=1)
+    model(torch.ones(2, 8, device="xla")).sum().backward()
+    found = {(one.kind, one.name): one.largest for one in seen.records()}
+    parameters = dict(model.named_parameters())
+    for kind in ("weights", "gradients"):
+        parts = {name: x if kind == "weights" else x.grad for name, x in parameters.items()}
+        parts = {name: x.to_local() for name, x in parts.items()}
+        expected = {n: x.abs().max().item() for n, x in parts.items() if x.numel()}
+        assert {name: v for (k, name), v in found.items() if k == kind} == expected
+
+
+def test_a_replica_measures_its_own_part(tmp_path):
+    """The second one has no row of the first layer."""
+    run_replicas(run_watched, 2, tmp_path)
 
 
 def run_counted() -> list[tuple[int, int]]:

@@ -92,9 +92,10 @@ class watch:  # noqa: N801 (is used as a function)
     A step is a call of the model in training mode with gradients. In the first and every
     ``every``-th after it the program also computes mean, deviation, largest absolute value, and
     the shares of zeros and of NaN (the first three without NaN) of each module's result, of each
-    parameter, and of each parameter's gradient when it was accumulated. Nothing is read here and
-    nothing waits (see :func:`torch_xla.debug.callback`); the other steps cost nothing. A function
-    with ``replay=True`` is traced while its model is watched.
+    parameter, and of each parameter's gradient when it was accumulated; of a ``DTensor``, they are
+    those of this replica's part. Nothing is read here and nothing waits (see
+    :func:`torch_xla.debug.callback`); the other steps cost nothing. A function with
+    ``replay=True`` is traced while its model is watched.
 
     Example::
 
@@ -146,6 +147,8 @@ class watch:  # noqa: N801 (is used as a function)
         host_calls._call(self._number, [values, torch.tensor(number)])
 
     def _take(self, row: int, tensor: Any) -> None:
+        if hasattr(tensor, "to_local"):  # A DTensor.
+            tensor = tensor.detach().to_local()
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel():
             with torch.no_grad(), torch.autocast(tensor.device.type, enabled=False):
                 self._tell(_measure(tensor), row)
