@@ -475,54 +475,92 @@ def test_layers():
     )
 
 
+def check_convolution(image, weight, of_image, of_weight, of_result, function=F.conv2d, **options):
+    """Compares it and its gradients with the CPU's; None is no mark."""
+    ours = [t.to("xla").requires_grad_() for t in (image, weight)]
+    image, weight = image.clone().requires_grad_(), weight.clone().requires_grad_()
+    expected = function(image, weight, **options)
+    for t, spec in zip(ours, (of_image, of_weight), strict=True):
+        if spec:
+            xs.mark_sharding(t, grid(), spec)
+    found = function(*ours, **options)
+    if of_result:
+        found = xs.mark_sharding_with_gradients(found, grid(), of_result)
+    found.sin().sum().backward()
+    expected.sin().sum().backward()
+    close(found.detach(), expected.detach(), 1e-4)
+    for t, u in zip(ours, (image, weight), strict=True):
+        close(t.grad, u.grad, 1e-4)
+
+
+ALL = ("data", "model")
+MARKS_OF_MAPS = [
+    ((None, None, None, "data"), None, None),
+    ((None, None, None, "data"), ("model", None, None, None), None),
+    ((None, None, None, "data"), (None, "model", None, None), ("model", None, None, "data")),
+    (("model", None, None, "data"), ("data", "model", None, None), None),
+    ((None, None, "model", "data"), None, ("model", None, None, "data")),
+    ((None, "model", None, "data"), (None, "model", None, None), None),
+    (("data", None, None, None), None, (None, "model", None, "data")),
+    # Some are split by both sides, some by one over some of the axes.
+    ((None, None, "model", "data"), None, (None, None, None, "data")),
+    ((None, None, "data", None), (ALL, None, None, None), (None, None, "model", "data")),
+    ((None, "data", "model", None), (ALL, None, None, None), (None, None, None, "data")),
+    (None, (ALL, None, None, None), (None, None, None, "data")),
+]
+
+
 @in_spmd
 def test_convolutions_of_maps_that_are_split():
     """XLA's partitioner adds copies up where maps are split over some of the mesh's axes only."""
-    wide, both = (None, None, None, "data"), ("model", None, None, "data")
-    for of_image, of_weight, of_result in (
-        (wide, None, None),
-        (wide, ("model", None, None, None), None),
-        (wide, (None, "model", None, None), both),
-        (both, ("data", "model", None, None), None),
-        ((None, None, "model", "data"), None, both),
-        ((None, "model", None, "data"), (None, "model", None, None), None),
-        (("data", None, None, None), None, (None, "model", None, "data")),
+    for marks in MARKS_OF_MAPS:
+        check_convolution(torch.randn(4, 2, 6, 6), torch.randn(4, 2, 3, 3), *marks, padding=1)
+    odd, wide = torch.randn(3, 4, 7, 5), (None, None, "model", "data")
+    for function, weight in ((F.conv2d, (4, 1, 4, 4)), (F.conv_transpose2d, (4, 3, 3, 3))):
+        options = {"padding": "same", "groups": 4} if function is F.conv2d else {"stride": 2}
+        kernel = torch.randn(weight)
+        check_convolution(odd, kernel, wide, None, (None, None, None, "data"), function, **options)
+    # What is no image before: rows of pixels, channels last, and an image without a batch.
+    weight, rows = torch.randn(4, 2, 3, 3), (None, "data", None)
+    for shape, spec, to_image in (
+        ((4, 36, 2), rows, lambda t: t.mT.unflatten(2, (6, 6))),
+        ((4, 6, 6, 2), (*rows, None), lambda t: t.permute(0, 3, 1, 2)),
+        ((2, 6, 6), rows, lambda t: t),
     ):
-        image, weight = (torch.randn(4, 2, 6, 6) for _ in range(2))
-        image, weight = image.requires_grad_(), weight[:, :, :3, :3].clone().requires_grad_()
-        expected = F.conv2d(image, weight, padding=1)
-        ours = [t.detach().to("xla").requires_grad_() for t in (image, weight)]
-        for t, spec in zip(ours, (of_image, of_weight), strict=True):
-            if spec:
-                xs.mark_sharding(t, grid(), spec)
-        found = F.conv2d(*ours, padding=1)
-        if of_result:
-            found = xs.mark_sharding_with_gradients(found, grid(), of_result)
-        found.sin().sum().backward()
-        expected.sin().sum().backward()
-        close(found.detach(), expected.detach(), 1e-4)
-        for t, u in zip(ours, (image, weight), strict=True):
-            close(t.grad, u.grad, 1e-4)
+        check_convolution(
+            torch.randn(shape), weight, spec, None, None, lambda t, w, f=to_image: F.conv2d(f(t), w)
+        )
 
 
 @in_spmd
-def test_convolutions_of_maps_that_are_split_in_a_loop_are_refused():
-    """The body of a loop is lowered before it is known how the images are split."""
+def test_convolutions_of_maps_that_are_split_over_all_devices_are_split():
+    """Batch and sides over all devices are what the partitioner convolves in parts, and right."""
+    image, weight = torch.randn(4, 2, 8, 8), torch.randn(4, 2, 3, 3)
+    for spec, whole in (
+        (("data", None, "model", None), False),
+        ((None, None, "data", "model"), False),
+        (("data", None, None, None), True),
+    ):
+        check_convolution(image, weight, spec, None, None, padding=1)
+        y = F.conv2d(marked(image, *spec), weight.to("xla"), padding=1)
+        text = _XLAC._get_xla_tensors_hlo([y])
+        assert ("{?}" in text or "unspecified_dims" in text) == whole
+
+
+@in_spmd
+def test_convolutions_of_maps_that_are_split_in_a_loop():
     kernels = torch.randn(2, 2, 2, 3, 3)
-
-    def run(images):
-        return scan(lambda x, w: (F.conv2d(x, w, padding=1), x.sum()), images, kernels.to("xla"))
-
-    for spec, refused in (((None, None, None, "data"), True), (("data", None, None, None), False)):
-        images = torch.randn(4, 2, 6, 6)
-        expected = F.conv2d(F.conv2d(images, kernels[0], padding=1), kernels[1], padding=1)
-        found = run(xs.mark_sharding(images.to("xla"), grid(), spec).global_tensor)[0]
-        if refused:
-            with pytest.raises(RuntimeError, match="convolutions in a loop wrong; split the batch"):
-                torch_xla.sync()
-            del found
-        else:
-            close(found, expected, 1e-4)
+    for spec in ((None, None, None, "data"), ("data", None, None, None)):
+        images, expected = torch.randn(4, 2, 6, 6), kernels.clone().requires_grad_()
+        ours = kernels.to("xla").requires_grad_()
+        start = xs.mark_sharding(images.to("xla"), grid(), spec).global_tensor
+        found = scan(lambda x, w: (F.conv2d(x, w, padding=1), x.sum()), start, ours)[0]
+        for w in expected:
+            images = F.conv2d(images, w, padding=1)
+        found.sin().sum().backward()
+        images.sin().sum().backward()
+        close(found.detach(), images.detach(), 1e-4)
+        close(ours.grad, expected.grad, 1e-3)
 
 
 @in_spmd

@@ -97,6 +97,15 @@ void Insert(Shardings& shardings, const Shardings& more) {
   }
 }
 
+/// A sharding in the text of a module: `"torch_xla.sharding <rank>;<tiles>;<devices>;<open>"`, with
+/// "local" as the tiles of a local one. Dimensions that are open are left to the partitioner.
+struct Mark {
+  const Sharding* sharding;
+  int64_t rank;
+  std::vector<int64_t> open;
+  size_t begin, end;
+};
+
 struct Mesh {
   std::vector<int64_t> base;     // the devices in row-major order of the mesh
   std::vector<int64_t> strides;  // of the axes, from the largest; ends with 1
@@ -110,7 +119,7 @@ struct Mesh {
     return text;
   }
   std::string Declaration() const;
-  std::string Text(const Sharding& sharding, int64_t rank) const;
+  std::string Text(const Mark& mark) const;
 };
 
 /// The mesh with these devices whose axes are fine enough for all shardings.
@@ -188,16 +197,16 @@ std::string Mesh::Declaration() const {
   return Cat("  sdy.mesh @", name, " = <[", axes, "]", ids, ">\n");
 }
 
-std::string Mesh::Text(const Sharding& sharding, int64_t rank) const {
-  std::vector<std::vector<Digit>> dimensions(rank);
-  if (IsLocal(sharding)) {
+std::string Mesh::Text(const Mark& mark) const {
+  std::vector<std::vector<Digit>> dimensions(mark.rank);
+  if (IsLocal(*mark.sharding)) {
     dimensions[0] = {{static_cast<int64_t>(base.size()), 1}};
-  } else if (!sharding.replicated()) {
-    dimensions = DimensionsOf(sharding, base).value();
+  } else if (!mark.sharding->replicated()) {
+    dimensions = DimensionsOf(*mark.sharding, base).value();
   }
   std::string text = Cat("<@", name, ", [");
-  for (int64_t i = 0; i < rank; ++i) {
-    std::string axes;
+  for (int64_t i = 0; i < mark.rank; ++i) {
+    std::string axes = std::ranges::find(mark.open, i) != mark.open.end() ? "?" : "";
     for (const Digit& digit : dimensions[i]) {
       for (size_t axis = 0; axis < strides.size(); ++axis) {
         if (strides[axis] < digit.stride || strides[axis] >= digit.stride * digit.size) continue;
@@ -209,17 +218,9 @@ std::string Mesh::Text(const Sharding& sharding, int64_t rank) const {
   return text + "]>";
 }
 
-/// A sharding in the text of a module: `"torch_xla.sharding <rank>;<tiles>;<devices>"`, with
-/// "local" as the tiles of a local one.
-struct Mark {
-  const Sharding* sharding;
-  int64_t rank;
-  size_t begin, end;
-};
-
-std::string Written(const Sharding& sharding, int64_t rank) {
+std::string Written(const Sharding& sharding, int64_t rank, std::span<const int64_t> open = {}) {
   return Cat(kSharding, rank, ";", IsLocal(sharding) ? "local" : stablehlo::List(sharding.tiles()),
-             ";", stablehlo::List(sharding.devices()), "\"");
+             ";", stablehlo::List(sharding.devices()), ";", stablehlo::List(open), "\"");
 }
 
 std::vector<int64_t> Numbers(std::string_view text) {
@@ -239,13 +240,16 @@ std::optional<Mark> NextMark(std::string_view text, size_t from) {
   const size_t begin = text.find(kSharding, from);
   if (begin == std::string_view::npos) return std::nullopt;
   const size_t rank = begin + kSharding.size(), tiles = text.find(';', rank) + 1,
-               devices = text.find(';', tiles) + 1, end = text.find('"', devices);
-  Mark mark{Sharding::Replicated(), Numbers(text.substr(rank, tiles - rank))[0], begin, end + 1};
+               devices = text.find(';', tiles) + 1, open = text.find(';', devices) + 1,
+               end = text.find('"', open);
+  Mark mark{Sharding::Replicated(), Numbers(text.substr(rank, tiles - rank))[0],
+            Numbers(text.substr(open, end - open)), begin, end + 1};
   std::vector<int64_t> sizes = Numbers(text.substr(tiles, devices - tiles));
   if (text.substr(tiles).starts_with("local")) {
     mark.sharding = Local();
   } else if (!sizes.empty()) {
-    mark.sharding = Sharding::Tiled(std::move(sizes), Numbers(text.substr(devices, end - devices)));
+    mark.sharding =
+        Sharding::Tiled(std::move(sizes), Numbers(text.substr(devices, open - devices)));
   }
   return mark;
 }
@@ -289,13 +293,10 @@ const ShardingWriter& ShardingWriter::Current() {
 }
 
 void ShardingWriter::NoteMaps(const Sharding& sharding) {
-  int sides = 0;
-  for (size_t i = 2; i < sharding.tiles().size(); ++i) {
-    const int64_t parts = sharding.tiles()[i];
-    sides += parts > 1;
-    splits_maps_ = splits_maps_ || (parts > 1 && parts < devices_);
-  }
-  splits_both_sides_ = splits_both_sides_ || sides > 1;
+  if (sharding.replicated()) return;
+  const std::vector<int64_t>& tiles = sharding.tiles();
+  splits_maps_ |= tiles.size() > 2 && tiles[0] < devices_;
+  splits_otherwise_ |= tiles.size() < 2 || tiles[1] > 1 || sharding.copies() > 1;
 }
 
 bool ShardingWriter::HasShardings(std::string_view text) {
@@ -342,7 +343,7 @@ std::string ShardingWriter::Declare(std::string module) const {
                       "have the devices in different orders; sync between them");
     for (const Mark& mark : marks) {
       copy_to(mark.begin);
-      result += mesh.Text(*mark.sharding, mark.rank);
+      result += mesh.Text(mark);
       done = mark.end;
     }
     if (!region) return;
@@ -371,14 +372,18 @@ std::string ShardingWriter::Attribute(const Sharding& sharding, int64_t rank) co
                  : "mhlo.sharding = " + stablehlo::Quoted(InGspmd(sharding, rank));
 }
 
-Value ShardingWriter::Constrain(Value x, const Sharding& sharding) const {
+Value ShardingWriter::Constrain(Value x, const Sharding& sharding,
+                                std::span<const int64_t> open) const {
   if (shardy_) {
     return x.builder().Op("sdy.sharding_constraint", {x}, x.type(),
-                          "sharding = #sdy.sharding" + Written(sharding, x.rank()));
+                          "sharding = #sdy.sharding" + Written(sharding, x.rank(), open));
   }
   stablehlo::CustomCallOptions options;
   options.api_version = 1;
   options.attributes = Attribute(sharding, x.rank());
+  std::string dims;
+  for (const int64_t dim : open) dims += Cat(dims.empty() ? "" : ",", dim);
+  if (!open.empty()) options.backend_config = Cat("unspecified_dims=[", dims, "]");
   return stablehlo::CustomCall(x.builder(), "Sharding", {x}, {x.type()}, options)[0];
 }
 

@@ -35,10 +35,10 @@ class ShardingWriter {
 
   ShardingWriter(int64_t devices, bool shardy) : devices_(devices), shardy_(shardy) {}
   bool shardy() const { return shardy_; }
-  /// Whether the program has images that are split by their height or width over some of the mesh's
-  /// axes only. XLA's partitioner adds the copies up in convolutions of those; it does not where
-  /// some are split by both, for which it computes products over patches wrong instead.
-  bool splits_maps() const { return splits_maps_ && !splits_both_sides_; }
+  /// Whether images that convolutions read may be split by their height or width: where all marks
+  /// of such arrays are over all devices, by the batch and the sides. Elsewhere XLA's partitioner
+  /// adds copies up, and computes other results wrong.
+  bool splits_maps() const { return splits_maps_ && !splits_otherwise_; }
   void NoteMaps(const Sharding& sharding);
 
   /// The module with its meshes, and with shardings that name them; unchanged for GSPMD. Throws if
@@ -56,8 +56,9 @@ class ShardingWriter {
   stablehlo::Value FromEdge(stablehlo::Value x, const stablehlo::Type& type,
                             const Sharding& sharding) const;
   stablehlo::Value ToEdge(stablehlo::Value x, const Sharding& sharding) const;
-  /// `x`, to lie on the devices like this.
-  stablehlo::Value Constrain(stablehlo::Value x, const Sharding& sharding) const;
+  /// `x`, to lie on the devices like this, but for the dimensions that are `open`.
+  stablehlo::Value Constrain(stablehlo::Value x, const Sharding& sharding,
+                             std::span<const int64_t> open = {}) const;
   /// Calls a function on each device with its parts of `operands`; `results` are the types of its
   /// parts of the results, which lie by `out`.
   std::vector<stablehlo::Value> Call(stablehlo::Builder& builder, std::string_view function,
@@ -73,7 +74,7 @@ class ShardingWriter {
   std::string InGspmd(const Sharding& sharding, int64_t rank) const;
 
   int64_t devices_;
-  bool shardy_, splits_maps_ = false, splits_both_sides_ = false;
+  bool shardy_, splits_maps_ = false, splits_otherwise_ = false;
 };
 
 }  // namespace torch_xla::distributed

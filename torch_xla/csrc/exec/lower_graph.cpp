@@ -158,12 +158,7 @@ std::string LowerGraph(const tensor::Graph& graph, std::span<const int> aliases,
   }
   if (num_devices == 1) AddNanSearch(cx, graph.order);
   if (num_devices > 1) AddShardings(graph, outputs, writer, builder);
-  std::string text = builder.Finish(results, name.empty() ? "main" : name);
-  TORCH_CHECK(!writer.splits_maps() || text.find("stablehlo.convolution") == std::string::npos,
-              "scan and other loops: images are split by their height or width over some of the "
-              "mesh's axes only, where XLA's partitioner computes convolutions in a loop wrong; "
-              "split the batch or the channels, or write the loop in Python");
-  return writer.Declare(std::move(text));
+  return writer.Declare(builder.Finish(results, name.empty() ? "main" : name));
 }
 
 std::string LowerGraphToRead(const tensor::Graph& graph) {

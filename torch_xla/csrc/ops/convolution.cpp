@@ -11,8 +11,8 @@
 // - a call of a library (cpu/convolution_call.h);
 // - if programs may not call libraries: a matrix product over patches (im2col) if that is faster or
 //   XLA:CPU would be naive, else a stablehlo.convolution, for which it has fast paths.
-// Programs for several devices that split maps by height or width have matrix products everywhere,
-// since XLA's partitioner computes such convolutions wrong (sharding_writer.h).
+// In programs for several devices each has whole maps, but for those that XLA's partitioner
+// convolves right in parts (ShardingWriter::splits_maps).
 #include <ATen/ops/_convolution.h>
 #include <ATen/ops/convolution.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -109,6 +109,8 @@ class Geometry {
     }
   }
 
+  /// An operand or a result, whose map is not split where the partitioner would convolve it wrong.
+  Value WholeMap(Value x) const;
   /// `bias` is [O].
   Value Forward(Value x, Value w, std::optional<Value> bias = std::nullopt) const;
   Value InputGradient(Value dy, Value w) const;
@@ -239,10 +241,7 @@ Kernel Geometry::Choose(cpu::ConvolutionPart part, ElementType element, int64_t 
                         int64_t inputs, int64_t outputs, const Dims& lhs, const Dims& rhs,
                         int64_t zeros) const {
   using namespace cpu::choices;
-  if (LacksConvolution(platform_, element) ||
-      distributed::ShardingWriter::Current().splits_maps()) {
-    return Kernel::kProduct;
-  }
+  if (LacksConvolution(platform_, element)) return Kernel::kProduct;
   const int64_t rows = batch * Product(output_), taps = Product(kernel_);
   // XLA's simplifier swaps the operands if the kernel is larger than the input, and no fast path
   // takes the result.
@@ -312,6 +311,17 @@ Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numb
     options.precision = stablehlo::Precision::kHighest;
   }
   return Convolution(x, kernel, numbers, options);
+}
+
+Value Geometry::WholeMap(Value x) const {
+  using distributed::Sharding, distributed::ShardingWriter;
+  const int64_t devices = x.builder().partitions();
+  auto even = [&](int64_t size) { return size % devices == 0; };
+  if (devices == 1 || (ShardingWriter::Current().splits_maps() &&
+                       std::ranges::all_of(input_, even) && std::ranges::all_of(output_, even))) {
+    return x;
+  }
+  return ShardingWriter::Current().Constrain(x, *Sharding::Replicated(), DimsBetween(0, 2));
 }
 
 // ---- The three functions ----------------------------------------------------------------
@@ -503,12 +513,13 @@ Value convolution(LoweringContext& cx, Value input, Value weight, std::optional<
   const Dims dims = cx.output_dims(), from = Spatial(input.dims()), to = Spatial(dims);
   Geometry geometry(cx, input.element(), transposed ? to : from, transposed ? from : to,
                     Spatial(weight.dims()), stride, padding, dilation, groups);
-  Value x = Convert(input, element), w = Convert(weight, element), y;
+  Value x = geometry.WholeMap(Convert(input, element));
+  Value w = geometry.WholeMap(Convert(weight, element)), y;
   if (IsEmpty(x) || IsEmpty(w) || Product(dims) == 0) {
     y = Constant(cx.builder(), 0, {element, dims});
   } else {
-    if (!transposed) return ToOutput(cx, geometry.Forward(x, w, bias));
-    y = geometry.InputGradient(x, w);
+    if (!transposed) return geometry.WholeMap(ToOutput(cx, geometry.Forward(x, w, bias)));
+    y = geometry.WholeMap(geometry.InputGradient(x, w));
   }
   if (bias) y = Add(y, BroadcastInDim(Convert(*bias, element), dims, {1}));
   return ToOutput(cx, y);
@@ -525,14 +536,15 @@ std::vector<Value> convolution_backward(LoweringContext& cx, Value grad_output, 
   const Dims from = Spatial(input.dims()), to = Spatial(grad_output.dims());
   Geometry geometry(cx, input.element(), transposed ? to : from, transposed ? from : to,
                     Spatial(weight.dims()), stride, padding, dilation, groups);
-  Value x = Convert(input, element), w = Convert(weight, element);
-  Value dy = Convert(grad_output, element);
+  Value x = geometry.WholeMap(Convert(input, element));
+  Value w = geometry.WholeMap(Convert(weight, element));
+  Value dy = geometry.WholeMap(Convert(grad_output, element));
   const bool empty = IsEmpty(x) || IsEmpty(w) || IsEmpty(dy);
   std::vector<Value> gradients(3);
   auto set = [&](size_t i, auto gradient) {
     if (!cx.node().shape(i)) return;  // masked out
     gradients[i] = empty ? Constant(cx.builder(), 0, cx.output_type(i))
-                         : Convert(gradient(), cx.output_element(i));
+                         : geometry.WholeMap(Convert(gradient(), cx.output_element(i)));
   };
   set(0, [&] { return transposed ? geometry.Forward(dy, w) : geometry.InputGradient(dy, w); });
   set(1,
