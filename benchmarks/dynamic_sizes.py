@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--off", action="store_true", help="programs of their own, from disk")
+    parser.add_argument("--replay", action="store_true", help="a step that is replayed")
     args = parser.parse_args()
     now = time.process_time if args.cpu else time.perf_counter
     device = torch_xla.device()
@@ -58,17 +59,22 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loss_of = nn.CrossEntropyLoss()
 
+    def train(words: torch.Tensor, labels: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss_of(model(words), labels).backward()
+        optimizer.step()
+
+    if args.replay:
+        train = torch_xla.compile(train, replay=True)
+
     def step(length: int, marked: bool = False) -> tuple[float, float, float]:
         x = torch.randint(0, 1000, (args.batch, length))
         y = torch.randint(0, 10, (args.batch,))
         start, thread = now(), time.thread_time()
-        optimizer.zero_grad()
         words = x.to(device)
         if marked:
             torch_xla.mark_dynamic(words, 1, max=args.bound)
-        loss = loss_of(model(words), y.to(device))
-        loss.backward()
-        optimizer.step()
+        train(words, y.to(device))
         torch_xla.sync()
         traced, thread = now(), time.thread_time() - thread
         torch_xla.sync(wait=True)
