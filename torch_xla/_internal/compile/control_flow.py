@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch_xla import _XLAC
 from torch_xla._internal.compile import autograd_edges, tracing
 from torch_xla._internal.compile.scan import scan
-from torch_xla._internal.compile.tracing import at_turn, constant
 
 _hlo = _XLAC.hlo
 
@@ -227,31 +226,8 @@ def while_loop(
         test = tracing.function(
             capture, inputs, [decision.reshape(())], "condition", effects=effects
         )
-    count, extra = len(state), len(tensors)
-
-    def make(values: Sequence[Any]) -> Any:
-        start, constants = values[:count], values[count : count + extra]
-        of_test = values[count + extra : count + extra + len(test.captured)]
-        of_body = values[count + extra + len(test.captured) :]
-
-        def again(turn: Any, *now: Any) -> Any:
-            return test.call([*now, *constants], at_turn(of_test, test.seeds, turn), turn)[0]
-
-        def step(turn: Any, *now: Any) -> Any:
-            captured = at_turn(of_body, body.seeds, turn)
-            return [
-                turn + constant(turn, 1),
-                *body.call([*now, *constants], captured, turn),
-            ]
-
-        return _hlo.while_loop([constant(values[0], 0), *start], again, step)[1:]
-
-    key = ("while", test.text, tuple(test.inputs), body.text, tuple(body.inputs))
-    results = tracing.build(
-        (*key, tuple(test.seeds), tuple(body.seeds)),
-        make,
-        [*(leaf.detach() for leaf in (*leaves, *tensors)), *test.captured, *body.captured],
-    )
+    given = [leaf.detach() for leaf in (*leaves, *tensors)]
+    results = tracing.loop([body, test], given, carries=len(state))
     return tree_unflatten(results, spec)
 
 

@@ -12,11 +12,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from torch_xla import _XLAC
 from torch_xla._internal.compile import autograd_edges, tracing
-from torch_xla._internal.compile.tracing import at_turn, constant
 
-_hlo = _XLAC.hlo
 _SCAN = "scan()"
 
 
@@ -44,7 +41,6 @@ class _Plan:
         self.carry, self.ys, self.length = carry, ys, length
         self.forward: tracing.Function
         self.backward: tracing.Function | None = None
-        self.out_like: list[torch.Tensor] = []  # Of carry, ys and residuals.
         self.params: list[torch.Tensor] = []
         self.num_xs = 0
         self.kept: list[int] = []  # Indices of carries that the backward function takes.
@@ -53,7 +49,6 @@ class _Plan:
         self.x_grads: list[int] = []
         # The tensors of each iteration that the backward function takes.
         self.order: list[tuple[str, int]] = []
-        self.grads_like: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
 
 
 def _check_carry(given: Sequence[torch.Tensor], returned: Sequence[Any], specs: Any) -> None:
@@ -86,100 +81,9 @@ def _length(xs: Sequence[torch.Tensor]) -> int:
     return xs[0].shape[0]
 
 
-def _at(value: Any, index: Any, zero: Any) -> Any:
-    """Element ``index`` of a value along its first dimension."""
-    shape = value.shape[1:]
-    starts = [index] + [zero] * len(shape)
-    return _hlo.reshape(_hlo.dynamic_slice(value, starts, [1, *shape]), list(shape))
-
-
-def _put(buffer: Any, element: Any, index: Any, zero: Any) -> Any:
-    starts = [index] + [zero] * (len(buffer.shape) - 1)
-    return _hlo.dynamic_update_slice(buffer, _hlo.reshape(element, [1, *element.shape]), starts)
-
-
 def _forward(plan: _Plan, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Runs the loop: the last carry, then what is stacked: ys, residuals, kept carries."""
-    count, carries = plan.length, plan.carry
-    xs = len(operands) - carries - len(plan.forward.captured)
-
-    def make(values: Sequence[Any]) -> Any:
-        init, sliced = values[:carries], values[carries : carries + xs]
-        captured = values[carries + xs :]
-        zero = constant(values[0], 0)
-        stacked = [
-            _hlo.empty(values[0], [count, *like.shape], like.dtype)
-            for like in plan.out_like[carries:] + [plan.out_like[i] for i in plan.kept]
-        ]
-
-        def body(index: Any, *state: Any) -> Any:
-            carry = state[:carries]
-            inputs = [*carry, *(_at(x, index, zero) for x in sliced)]
-            turn = at_turn(captured, plan.forward.seeds, index)
-            results = plan.forward.call(inputs, turn, index)
-            elements = [*results[carries:], *(carry[i] for i in plan.kept)]
-            buffers = zip(state[carries:], elements, strict=True)
-            return [
-                index + constant(index, 1),
-                *results[:carries],
-                *(_put(buffer, element, index, zero) for buffer, element in buffers),
-            ]
-
-        def more(index: Any, *state: Any) -> Any:
-            return index < constant(index, count)
-
-        return _hlo.while_loop([zero, *init, *stacked], more, body)[1:]
-
-    key = ("scan", plan.forward.text, tuple(plan.forward.inputs), count, carries, tuple(plan.kept))
-    return tracing.build((*key, tuple(plan.forward.seeds)), make, operands)
-
-
-def _backward(plan: _Plan, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Runs the loop backwards: gradients of carries, of xs, of parameters.
-
-    ``operands``: gradients of the last carry, of ys; stacked carries, xs, residuals; captured.
-    """
-    backward, count = plan.backward, plan.length
-    assert backward is not None  # There is a gradient.
-    n_carry, n_y = len(plan.carry_grads), len(plan.y_grads)
-    n_inputs = len(operands) - len(backward.captured) - n_carry - n_y
-
-    def make(values: Sequence[Any]) -> Any:
-        cotangents, ys = values[:n_carry], values[n_carry : n_carry + n_y]
-        sliced = values[n_carry + n_y : n_carry + n_y + n_inputs]
-        captured = values[n_carry + n_y + n_inputs :]
-        zero = constant(values[0], 0)
-        like = plan.grads_like
-        stacked = [_hlo.empty(values[0], [count, *x.shape], x.dtype) for x in like[0]]
-        sums = [_hlo.full(values[0], 0, list(p.shape), p.dtype) for p in like[1]]
-
-        def body(turn: Any, *state: Any) -> Any:
-            index = constant(turn, count - 1) - turn
-            own = list(state[:n_carry])
-            buffers = state[n_carry : n_carry + len(stacked)]
-            totals = state[n_carry + len(stacked) :]
-            elements = [_at(x, index, zero) for x in (*sliced, *ys)]
-            results = backward.call(
-                [*elements[:n_inputs], *own, *elements[n_inputs:]],
-                at_turn(captured, backward.seeds, index),
-                index,
-            )
-            xs = results[n_carry : n_carry + len(stacked)]
-            more = results[n_carry + len(stacked) :]
-            return [
-                turn + constant(turn, 1),
-                *results[:n_carry],
-                *(_put(b, x, index, zero) for b, x in zip(buffers, xs, strict=True)),
-                *(total + g for total, g in zip(totals, more, strict=True)),
-            ]
-
-        def unfinished(turn: Any, *state: Any) -> Any:
-            return turn < constant(turn, count)
-
-        return _hlo.while_loop([zero, *cotangents, *stacked, *sums], unfinished, body)[1:]
-
-    key = ("scan backward", backward.text, tuple(backward.inputs), count, n_carry, n_y)
-    return tracing.build((*key, tuple(backward.seeds)), make, operands)
+    return tracing.loop([plan.forward], operands, plan.carry, plan.num_xs, plan.length)
 
 
 class Scan(torch.autograd.Function):
@@ -188,7 +92,7 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         carry = plan.carry
-        results = _forward(plan, [*tensors[: carry + plan.num_xs], *plan.forward.captured])
+        results = _forward(plan, tensors[: carry + plan.num_xs])
         ctx.plan = plan
         visible = plan.carry + plan.ys
         kept = results[len(results) - len(plan.kept) :]
@@ -208,12 +112,21 @@ class Scan(torch.autograd.Function):
         plan = ctx.plan
         wanted = [grads[i] for i in plan.carry_grads]
         wanted += [grads[plan.carry + y] for y in plan.y_grads]
-        operands = [*wanted, *ctx.saved_tensors, *plan.backward.captured]
-        results = _backward(plan, [tensor.detach() for tensor in operands])
+        operands = [tensor.detach() for tensor in (*wanted, *ctx.saved_tensors)]
+        first = len(plan.carry_grads)
+        results = tracing.loop(
+            [plan.backward],
+            operands,
+            carries=first,
+            sliced=len(operands) - first,
+            length=plan.length,
+            sums=len(plan.params),
+            reverse=True,
+        )
         found: list[torch.Tensor | None] = [None] * (plan.carry + plan.num_xs)
         for place, gradient in zip(plan.carry_grads, results, strict=False):
             found[place] = gradient
-        results = results[len(plan.carry_grads) :]
+        results = results[first:]
         for place, gradient in zip(plan.x_grads, results, strict=False):
             found[plan.carry + place] = gradient
         return autograd_edges.first_order_only(_SCAN, (None, *found, *results[len(plan.x_grads) :]))
@@ -263,12 +176,9 @@ def _plan_backward(
     numbers = iter(range(len(residuals)))
     plan.order = [(k, next(numbers)) if k == "residual" else (k, i) for k, i in order]
     plan.kept = [i for kind, i in order if kind == "carry"]
-    places = {old: new for new, old in enumerate(used)}
-    places |= {len(offered) + i: len(used) + i for i in range(len(cotangents))}
+    places = {len(offered) + i: i for i in range(len(cotangents))}
+    places |= {old: len(cotangents) + new for new, old in enumerate(used)}
     plan.backward = found._replace(inputs=[places[i] for i in found.inputs])
-    first = len(plan.carry_grads)
-    likes = [tracing.like(grad.shape, grad.dtype) for grad in grads]
-    plan.grads_like = (likes[first : first + len(plan.x_grads)], likes[first + len(plan.x_grads) :])
     return residuals
 
 
@@ -352,15 +262,14 @@ def scan(
             gradients = bool(plan.params) or any(tensor.requires_grad for tensor in inputs)
         if gradients:
             kept = _plan_backward(plan, capture, (carry, sliced), outputs, residuals.tensors)
-        results = [*outputs, *kept]
-        plan.out_like = [tracing.like(tensor.shape, tensor.dtype) for tensor in results]
+        results = [*outputs, *kept, *(carry[i] for i in plan.kept)]
         plan.forward = tracing.function(
             capture, [*carry, *sliced], results, "scan", effects=effects
         )
     if gradients:
         results = list(Scan.apply(plan, *inputs, *plan.params))  # type: ignore[no-untyped-call]
     else:
-        results = _forward(plan, [*inputs, *plan.forward.captured])
+        results = _forward(plan, inputs)
     stacked: list[Any] = [None] * len(ys)
     for i, y in zip(present, results[len(carry) :], strict=True):
         stacked[i] = y

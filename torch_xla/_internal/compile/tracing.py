@@ -12,9 +12,6 @@ import torch
 from torch_xla import _XLAC
 from torch_xla._internal.compile import eager, host_operators, optimization_barrier
 
-# The distance of two seeds that are drawn in turn; see csrc/tensor/rng.cpp.
-SEED_STEP = -0x61C8864680B583EB
-
 
 class Function(NamedTuple):
     """A function in StableHLO.
@@ -147,16 +144,20 @@ _built: dict[Any, str] = {}
 _MAX_BUILT = 1024
 
 
-def build(key: Any, make: Any, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _text_of(make: Any, operands: list[torch.Tensor]) -> str:
+    return _XLAC._stablehlo_of(lambda *values: make(values), operands)
+
+
+def build(
+    key: Any, make: Any, operands: Sequence[torch.Tensor], text_of: Any = _text_of
+) -> list[torch.Tensor]:
     """Calls a function that ``make`` builds of values like ``operands``, once for each key."""
     signature = tuple((tuple(tensor.shape), tensor.dtype) for tensor in operands)
     text = _built.get((key, signature))
     if text is None:
         if len(_built) >= _MAX_BUILT:
             _built.clear()
-        text = _built[key, signature] = _XLAC._stablehlo_of(
-            lambda *values: make(values), list(operands)
-        )
+        text = _built[key, signature] = text_of(make, list(operands))
     operands = list(operands)
     if _HOST_CALL not in text:
         return _XLAC._stablehlo_call(text, operands)
@@ -169,27 +170,32 @@ def build(key: Any, make: Any, operands: Sequence[torch.Tensor]) -> list[torch.T
     return results
 
 
+def loop(
+    functions: Sequence[Function],
+    operands: Sequence[torch.Tensor],
+    carries: int,
+    sliced: int = 0,
+    length: int = 0,
+    sums: int = 0,
+    reverse: bool = False,
+) -> list[torch.Tensor]:
+    """Runs a loop of the program; returns the last carries, the stacked elements and the sums.
+
+    Each turn calls the first of ``functions``, which returns the next carries, elements that are
+    stacked, and ``sums`` terms; and before it the second one, if any, its condition. ``operands``
+    are the first carries, ``sliced`` tensors with an element for each turn, the last one first in
+    ``reverse``, and tensors that are the same in each turn.
+    """
+    operands = list(operands)
+    callees = []
+    for function in functions:
+        places = range(len(operands), len(operands) + len(function.captured))
+        seeds = (-1,) * len(function.inputs) + tuple(function.seeds)
+        callees.append((function.text, (*function.inputs, *places), seeds))
+        operands += function.captured
+    form = (carries, sliced, sums, length, reverse, tuple(callees))
+    return build(form, form, operands, _XLAC._loop_text)
+
+
 # The target of host calls in the text of a function (csrc/cpu/calls.h).
 _HOST_CALL = "torch_xla.cpu_host_call"
-
-# The distance of the seeds of two iterations. Other seeds are drawn between them.
-_SEEDS_APART = SEED_STEP * 1_000_003
-
-
-def constant(like: Any, number: int) -> Any:
-    """A number of turns. As an int64, which is a pair on TPUs, it would hide the loop's length."""
-    return _XLAC.hlo.full(like, number, [], torch.int32)
-
-
-def at_turn(captured: Sequence[Any], seeds: Sequence[int], index: Any) -> list[Any]:
-    """The captured values of a function, with different seeds in each turn of a loop."""
-    apart = _XLAC.hlo.full(index, _wrapped(_SEEDS_APART), [], torch.int64)
-    return [
-        value if seed < 0 else value + _XLAC.hlo.convert(index, torch.int64) * apart
-        for value, seed in zip(captured, seeds, strict=True)
-    ]
-
-
-def _wrapped(number: int) -> int:
-    """Wraps ``number`` to an int64."""
-    return (number + (1 << 63)) % (1 << 64) - (1 << 63)

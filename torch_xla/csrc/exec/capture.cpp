@@ -19,6 +19,7 @@
 #include "lowering/context.h"
 #include "lowering/may_call.h"
 #include "runtime/platform.h"
+#include "sizes/loops.h"
 #include "stablehlo/joined_dims.h"
 #include "tensor/device.h"
 #include "tensor/graph.h"
@@ -318,7 +319,7 @@ void Capture::TakeNumbers(Walk& walk, const std::vector<size_t>& kept) {
 }
 
 ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inputs,
-                            const std::vector<ir::Value>& outputs, const std::string& name) const {
+                            const std::vector<ir::Value>& outputs, const std::string& name) {
   ir::Hasher hasher;
   Positions known;
   auto add_parameter = [&](const ir::Value& value) {
@@ -364,35 +365,16 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
   return hasher.Finish();
 }
 
-Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
-                                        const std::vector<ir::Value>& outputs,
-                                        const std::string& name, const FunctionOptions& options) {
-  Walk walk = Collect(inputs, outputs);
-  if (options.numbers) TakeNumbers(walk, *options.numbers);
-  Function function;
-  function.inputs = walk.used;
-  function.captured = walk.captured;
-  for (const ir::Value& value : walk.captured) {
-    function.seeds.push_back(IsNumber(*value.node) ? DrawOf(*value.node) : -1);
-  }
-  const auto devices =
-      options.portable ? 1 : static_cast<int64_t>(tensor::DevicesOf(device_)->size());
-  ir::Hasher hasher;
-  hasher.Add(HashOf(walk, inputs, outputs, name));
-  hasher.Add(options.portable);
-  hasher.Add(static_cast<uint64_t>(devices));
-  const ir::Hash128 hash = hasher.Finish();
-  if (std::optional<std::string> text = FindText(hash)) {
-    function.text = *std::move(text);
-    return function;
-  }
+std::string Capture::TextOf(const Walk& walk, const std::vector<ir::Value>& inputs,
+                            const std::vector<ir::Value>& outputs, const std::string& name,
+                            int64_t devices, bool portable, const std::string& what) {
   const ManualRegions regions(walk.order, outputs);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      regions.empty() || devices > 1, what_,
+      regions.empty() || devices > 1, what,
       ": an export is a program for one device, where the devices of a region (shard_map) are not; "
       "export the function that each device runs, without the exchange");
   for (const ir::Value& output : outputs) {
-    TORCH_CHECK(!regions.IsLocal(output.node.get()), what_,
+    TORCH_CHECK(!regions.IsLocal(output.node.get()), what,
                 ": the function returns or keeps a value of a manual region (shard_map), which has "
                 "a part on each device and no whole: return it from the region");
   }
@@ -420,14 +402,112 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
     }
     return builder.Finish(results, name);
   };
-  function.text = lower(devices);
+  std::string text = lower(devices);
   // The other form is for programs of one device that may call libraries, and for manual regions.
-  if (!options.portable && regions.empty() &&
+  if (!portable && regions.empty() &&
       (devices > 1 || runtime::HasCudnn(tensor::Platform()) ||
        lowering::HasCpuKernels(tensor::Platform()))) {
     const lowering::LibraryCalls allowed(true);
-    function.text = stablehlo::JoinForms(function.text, lower(1));
+    text = stablehlo::JoinForms(text, lower(1));
   }
+  return text;
+}
+
+void Capture::KeepFunction(const std::string& text, const Walk& walk,
+                           const std::vector<ir::Value>& inputs,
+                           const std::vector<ir::Value>& outputs) {
+  sizes::LoopFunction kept{.nodes = {}, .parameters = {}, .outputs = {}, .lower = &Lower};
+  std::unordered_map<Key, ir::Value, KeyHash> copies;  // of parameters
+  std::unordered_map<const ir::Node*, ir::NodePtr> nodes;
+  const auto copy = [&](const ir::Value& value) -> ir::Value {
+    if (auto it = copies.find({value.node.get(), value.index}); it != copies.end())
+      return it->second;
+    return {nodes.at(value.node.get()), value.index};
+  };
+  // Arrays, and nodes from outside, must not be kept alive.
+  const auto add_parameter = [&](const ir::Value& value) {
+    const ir::Value leaf = IsNumber(*value.node)
+                               ? ir::Value{sizes::WithOperands(*value.node, {}), 0}
+                               : sizes::LoopParameter(value.shape());
+    copies.emplace(Key{value.node.get(), value.index}, leaf);
+    kept.nodes.push_back(leaf.node.get());
+    kept.parameters.push_back(leaf);
+  };
+  for (size_t i : walk.used) add_parameter(inputs[i]);
+  for (const ir::Value& value : walk.captured) add_parameter(value);
+  for (const ir::Node* node : walk.order) {
+    ir::NodePtr& made = nodes[node];
+    if (auto fill = walk.fills.find(node); fill != walk.fills.end()) {
+      made = tensor::Expand(copy(fill->second), node->shape()->dims).node;
+    } else if (node->payload()) {
+      made = tensor::Fill(*static_cast<tensor::DeviceData*>(node->payload())->fill(), node->shape())
+                 .node;
+      kept.nodes.push_back(made->operands()[0].node.get());
+    } else {
+      ir::Node::Operands operands;
+      for (const ir::Value& operand : node->operands()) operands.push_back(copy(operand));
+      made = sizes::WithOperands(*node, std::move(operands));
+    }
+    kept.nodes.push_back(made.get());
+  }
+  for (const ir::Value& output : outputs) kept.outputs.push_back(copy(output));
+  sizes::KeepFunction(text, std::move(kept));
+}
+
+std::string Capture::Lower(const std::vector<ir::Value>& parameters,
+                           const std::vector<ir::Value>& outputs, std::vector<ir::Value>& numbers) {
+  Walk walk;
+  std::unordered_set<const ir::Node*> done;
+  for (const ir::Value& value : parameters) {
+    walk.inputs.emplace(Key{value.node.get(), value.index}, walk.used.size());
+    walk.used.push_back(walk.used.size());
+    done.insert(value.node.get());
+  }
+  for (const ir::Node* node : ir::PostOrder(outputs)) {
+    if (!done.insert(node).second) continue;
+    TORCH_CHECK(&node->op() != &ir::ops::device_data,
+                "a function of a loop depends on an array from outside");
+    if (!IsNumber(*node)) {
+      walk.order.push_back(node);
+    } else {
+      walk.captured.push_back({ir::NodePtr(const_cast<ir::Node*>(node)), 0});
+    }
+  }
+  numbers = walk.captured;
+  ir::Hasher hasher;
+  hasher.Add(HashOf(walk, parameters, outputs, "loop"));
+  hasher.Add(uint64_t{2});  // a form of its own; see MakeFunction
+  const ir::Hash128 hash = hasher.Finish();
+  if (std::optional<std::string> text = FindText(hash)) return *std::move(text);
+  std::string text = TextOf(walk, parameters, outputs, "loop", 1, /*portable=*/false, "loop");
+  KeepText(hash, text);
+  return text;
+}
+
+Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
+                                        const std::vector<ir::Value>& outputs,
+                                        const std::string& name, const FunctionOptions& options) {
+  Walk walk = Collect(inputs, outputs);
+  if (options.numbers) TakeNumbers(walk, *options.numbers);
+  Function function;
+  function.inputs = walk.used;
+  function.captured = walk.captured;
+  for (const ir::Value& value : walk.captured) {
+    function.seeds.push_back(IsNumber(*value.node) ? DrawOf(*value.node) : -1);
+  }
+  const auto devices =
+      options.portable ? 1 : static_cast<int64_t>(tensor::DevicesOf(device_)->size());
+  ir::Hasher hasher;
+  hasher.Add(HashOf(walk, inputs, outputs, name));
+  hasher.Add(options.portable);
+  hasher.Add(static_cast<uint64_t>(devices));
+  const ir::Hash128 hash = hasher.Finish();
+  if (std::optional<std::string> text = FindText(hash)) {
+    function.text = *std::move(text);
+    return function;
+  }
+  function.text = TextOf(walk, inputs, outputs, name, devices, options.portable, what_);
+  if (!options.portable && devices == 1) KeepFunction(function.text, walk, inputs, outputs);
   KeepText(hash, function.text);
   return function;
 }

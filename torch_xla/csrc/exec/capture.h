@@ -97,8 +97,18 @@ class Capture {
   using Positions = std::unordered_map<Key, size_t, KeyHash>;
 
   Walk Collect(const std::vector<ir::Value>& inputs, const std::vector<ir::Value>& outputs) const;
-  ir::Hash128 HashOf(const Walk& walk, const std::vector<ir::Value>& inputs,
-                     const std::vector<ir::Value>& outputs, const std::string& name) const;
+  static ir::Hash128 HashOf(const Walk& walk, const std::vector<ir::Value>& inputs,
+                            const std::vector<ir::Value>& outputs, const std::string& name);
+  /// The text of the function for so many devices.
+  static std::string TextOf(const Walk& walk, const std::vector<ir::Value>& inputs,
+                            const std::vector<ir::Value>& outputs, const std::string& name,
+                            int64_t devices, bool portable, const std::string& what);
+  /// Keeps what was traced, so that the function can be made for other sizes (sizes/loops.h).
+  static void KeepFunction(const std::string& text, const Walk& walk,
+                           const std::vector<ir::Value>& inputs,
+                           const std::vector<ir::Value>& outputs);
+  static std::string Lower(const std::vector<ir::Value>& parameters,
+                           const std::vector<ir::Value>& outputs, std::vector<ir::Value>& numbers);
   /// The index, from 0, of this number among the seeds drawn since the start of the capture; -1 if
   /// it is no such seed.
   int64_t DrawOf(const ir::Node& number) const;

@@ -4,15 +4,18 @@
 #include <torch/library.h>
 
 #include <mutex>
+#include <span>
 #include <unordered_set>
 
 #include "XLALowerings.h"
 #include "XLAOps.h"
 #include "aten/node_builder.h"
 #include "lowering/elementwise.h"
-#include "stablehlo/builder.h"
+#include "ops/stack.h"
+#include "stablehlo/arithmetic.h"
 #include "stablehlo/function_text.h"
 #include "tensor/device.h"
+#include "tensor/rng.h"
 
 namespace torch_xla::lowering::aten {
 
@@ -28,6 +31,98 @@ std::vector<Value> StableHloText(LoweringContext& cx, std::string_view text,
 }
 
 }  // namespace torch_xla::lowering::aten
+
+namespace torch_xla::lowering {
+namespace {
+
+/// The turns of a loop. As an int64, which is a pair on TPUs, they would hide the loop's length.
+constexpr ElementType kTurns = ElementType::kS32;
+/// The distance of the seeds of two turns. Other seeds are drawn between them.
+const auto kSeedsApart = static_cast<int64_t>(tensor::NextRngState(0, 1'000'003));
+
+std::vector<Value> StartsAt(const Value& index, size_t rank) {
+  std::vector<Value> starts(rank, FullLike(index, 0));
+  starts[0] = index;
+  return starts;
+}
+
+/// The element of an array at a turn.
+Value At(const Value& array, const Value& index) {
+  Dims sizes = array.dims();
+  sizes[0] = 1;
+  return Reshape(DynamicSlice(array, StartsAt(index, sizes.size()), sizes),
+                 Dims(sizes.begin() + 1, sizes.end()));
+}
+
+Value Put(const Value& array, const Value& element, const Value& index) {
+  Dims sizes = array.dims();
+  sizes[0] = 1;
+  return DynamicUpdateSlice(array, Reshape(element, sizes), StartsAt(index, sizes.size()));
+}
+
+}  // namespace
+
+std::string LoopText(const sizes::LoopForm& form, const std::vector<ir::ShapeRef>& operands) {
+  stablehlo::Builder builder;
+  builder.TakeFunctions(stablehlo::FunctionForm::kBoth);
+  std::vector<Value> values;
+  for (ir::ShapeRef shape : operands)
+    values.push_back(builder.Parameter(
+        {NaturalType(shape->dtype), Dims(shape->dims.begin(), shape->dims.end())}));
+  const auto number = [&](int64_t of, ElementType type) {
+    return stablehlo::Constant(builder, of, {type, {}});
+  };
+  const auto call = [&](const sizes::LoopForm::Callee& callee, std::span<const Value> carries,
+                        const Value& index) {
+    std::vector<Value> arguments;
+    for (size_t i = 0; i < callee.operands.size(); ++i) {
+      const size_t k = callee.operands[i];
+      Value value = k < form.carries ? carries[k] : values[k];
+      if (k >= form.carries && k < form.carries + form.sliced) value = At(value, index);
+      if (callee.seeds[i] >= 0) {  // each turn has other seeds
+        const Value apart = number(kSeedsApart, ElementType::kS64);
+        value = Add(value, Multiply(Convert(index, ElementType::kS64), apart));
+      }
+      arguments.push_back(value);
+    }
+    return builder.Call(builder.AddFunctions(callee.text), arguments);
+  };
+  const auto& body = form.callees[0];
+  std::vector<stablehlo::Type> types = stablehlo::ParseFunctions(body.text).results;
+  const size_t first_sum = types.size() - form.sums;
+  std::vector<Value> init{number(0, kTurns)};
+  init.insert(init.end(), values.begin(), values.begin() + static_cast<ptrdiff_t>(form.carries));
+  for (size_t i = form.carries; i < types.size(); ++i) {
+    if (i < first_sum) types[i].dims.insert(types[i].dims.begin(), form.length);
+    init.push_back(i < first_sum ? Empty(builder, types[i])
+                                 : stablehlo::Constant(builder, 0, types[i]));
+  }
+  const Value length = form.length_operand < 0
+                           ? number(form.length, kTurns)
+                           : Convert(values[static_cast<size_t>(form.length_operand)], kTurns);
+  const auto turn = [&](std::span<const Value> state) {
+    const Value one = number(1, kTurns);
+    const Value index = form.reverse ? Subtract(Subtract(length, one), state[0]) : state[0];
+    const std::vector<Value> results = call(body, state.subspan(1), index);
+    std::vector<Value> next{Add(state[0], one)};
+    for (size_t i = 0; i < results.size(); ++i) {
+      const Value& before = state[i + 1];
+      next.push_back(i < form.carries ? results[i]
+                     : i < first_sum  ? Put(before, results[i], index)
+                                      : Add(before, results[i]));
+    }
+    return next;
+  };
+  const auto goes_on = [&](std::span<const Value> state) -> std::vector<Value> {
+    if (form.callees.size() > 1) return call(form.callees[1], state.subspan(1), state[0]);
+    return {Compare(state[0], length, Direction::kLt)};
+  };
+  std::vector<Value> results = stablehlo::While(init, goes_on, turn);
+  results.erase(results.begin());
+  return builder.Finish(results, "hlo");
+}
+
+}  // namespace torch_xla::lowering
 
 namespace torch_xla {
 

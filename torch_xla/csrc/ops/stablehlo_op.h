@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "sizes/loops.h"
 #include "stablehlo/type.h"
 
 namespace torch_xla::aten {
@@ -21,3 +22,10 @@ std::vector<at::Tensor> CallStableHlo(const std::string& text,
                                       const std::vector<at::Tensor>& inputs);
 
 }  // namespace torch_xla::aten
+
+namespace torch_xla::lowering {
+
+/// The text of a loop as a function of operands of these shapes.
+std::string LoopText(const sizes::LoopForm& form, const std::vector<ir::ShapeRef>& operands);
+
+}  // namespace torch_xla::lowering

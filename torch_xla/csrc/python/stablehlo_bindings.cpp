@@ -330,12 +330,6 @@ void BindShapes(py::module_& hlo) {
       },
       py::arg("like"), py::arg("number"), py::arg("shape"), py::arg("dtype"));
   hlo.def(
-      "empty",
-      [](const Handle& like, const Dims& shape, at::ScalarType dtype) {
-        return like.With(lowering::Empty(*like.builder, {lowering::NaturalType(dtype), shape}));
-      },
-      py::arg("like"), py::arg("shape"), py::arg("dtype"));
-  hlo.def(
       "unbind", [](const Handle& x) { return AsTuple(x.builder, lowering::Unbind(x.value)); },
       py::arg("x"));
   hlo.def(
@@ -467,6 +461,24 @@ void BindStableHlo(py::module_& m) {
         return builder->Finish(Returned(function(*AsTuple(builder, parameters))), name);
       },
       py::arg("function"), py::arg("like"), py::arg("name") = "hlo");
+  using Callees = std::vector<std::tuple<std::string, std::vector<size_t>, std::vector<int64_t>>>;
+  using Form = std::tuple<size_t, size_t, size_t, int64_t, bool, Callees>;
+  // The form has the fields of sizes::LoopForm.
+  m.def(
+      "_loop_text",
+      [](Form given, const std::vector<at::Tensor>& like) {
+        auto& [carries, sliced, sums, length, reverse, callees] = given;
+        sizes::LoopForm form{carries, sliced, sums, length, reverse, {}};
+        for (auto& [text, operands, seeds] : callees)
+          form.callees.push_back({std::move(text), std::move(operands), std::move(seeds)});
+        std::vector<ir::ShapeRef> shapes;
+        for (const at::Tensor& tensor : like)
+          shapes.push_back(ir::GetShape(tensor.scalar_type(), tensor.sizes()));
+        std::string text = lowering::LoopText(form, shapes);
+        sizes::KeepLoop(text, {std::move(form), {}, &lowering::LoopText});
+        return text;
+      },
+      py::arg("form"), py::arg("like"));
 }
 
 }  // namespace torch_xla::python

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "XLAOps.h"
 #include "ir/attributes.h"
@@ -29,10 +30,16 @@ bool IsWhole(const ir::Node& view) {
 }  // namespace
 
 ResultShapes ShapesOf(const tensor::Graph& graph) {
-  ResultShapes shapes;
-  for (const ir::Node* node : graph.order) {
+  ResultShapes shapes{.nodes = graph.order, .loops = {}, .shapes = {}, .begin = {}};
+  for (size_t k = 0; k < shapes.nodes.size(); ++k) {
+    const ir::Node* node = shapes.nodes[k];
     shapes.begin.push_back(static_cast<uint32_t>(shapes.shapes.size()));
     for (size_t i = 0; i < node->num_outputs(); ++i) shapes.shapes.push_back(node->shape(i));
+    const std::shared_ptr<const Loop> loop = FindLoop(*node);
+    if (!loop) continue;
+    shapes.loops.emplace(node, ResultShapes::LoopAt{loop, shapes.nodes.size()});
+    for (const auto& function : loop->functions)
+      shapes.nodes.insert(shapes.nodes.end(), function->nodes.begin(), function->nodes.end());
   }
   return shapes;
 }
@@ -47,12 +54,14 @@ BoundedGraph::BoundedGraph(const tensor::Graph& graph, VaryingSizes varying, int
       zeroed_(varying_.zeroed) {}
 
 void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
+  rule_of_ = rule_of;
+  if (shapes_.shapes.size() != varying_.first.size()) throw SizesRefused{"its loops are not known"};
   FindMarks();
   size_t known = zeroed_.size();  // of an earlier rewriting of the structure
   const auto again = [&] {
     results_.clear(), numbers_.clear(), masks_.clear();
     padded_.clear(), fills_.clear(), missing_.clear();
-    RewriteOnce(rule_of);
+    RewriteOnce();
   };
   // A size may be another one and a constant more, as that of x[1:] is.
   const auto guess = [&](const std::pair<int64_t, int64_t>& asked) {
@@ -84,7 +93,7 @@ void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
   }
 }
 
-void BoundedGraph::RewriteOnce(FindBoundedRule rule_of) {
+void BoundedGraph::RewriteOnce() {
   // Visit the inputs first: the other nodes take the bounds of their sizes from them.
   bool chooses = false;  // a number of elements that a mask says
   for (position_ = 0; position_ < graph_.order.size(); ++position_) {
@@ -93,26 +102,50 @@ void BoundedGraph::RewriteOnce(FindBoundedRule rule_of) {
     chooses |= &node_->op() == &ir::ops::nonzero_static && ResultVaries(0, 0);
   }
   node_ = nullptr;
-  if (padded_.empty() && fills_.empty() && !chooses)
-    throw SizesRefused{"the sizes that vary are 0 or 1, or the first of their family"};
-  for (position_ = 0; position_ < graph_.order.size(); ++position_) {
-    node_ = graph_.order[position_];
-    if (&node_->op() == &ir::ops::device_data) continue;
-    bool varies = false, makes = false;
-    for (const ir::Value& operand : node_->operands()) varies |= Of(operand).varies;
-    for (size_t i = 0; i < node_->num_outputs(); ++i)
-      makes |= varying_.varies[shapes_.begin[position_] + i] != 0;
-    const BoundedRule rule = varies || makes ? rule_of(node_->op(), /*makes=*/!varies) : nullptr;
-    if (!varies && !rule) {
-      Keep();
-      continue;
-    }
-    if (!rule) throw SizesRefused{"no rule says what it does with padding"};
-    results_[node_].resize(node_->num_outputs());
-    ReadArguments();
-    rule(*this);
+  const auto is_fixed = [&] { return padded_.empty() && fills_.empty() && made_.empty(); };
+  constexpr const char* kFixed = "the sizes that vary are 0 or 1, or the first of their family";
+  if (is_fixed() && !chooses && !makes()) throw SizesRefused{kFixed};
+  for (size_t position = 0; position < graph_.order.size(); ++position) {
+    if (&graph_.order[position]->op() != &ir::ops::device_data) RewriteNode(position);
   }
   node_ = nullptr;
+  if (is_fixed() && !chooses) throw SizesRefused{kFixed};
+}
+
+void BoundedGraph::RewriteNode(size_t position) {
+  position_ = position;
+  node_ = shapes_.nodes[position];
+  bool varies = false, makes = false;
+  for (const ir::Value& operand : node_->operands()) varies |= Of(operand).varies;
+  for (size_t i = 0; i < node_->num_outputs(); ++i)
+    makes |= varying_.varies[shapes_.begin[position] + i] != 0;
+  const BoundedRule rule = varies || makes ? rule_of_(node_->op(), /*makes=*/!varies) : nullptr;
+  results_[node_].clear();
+  if (!varies && !rule) return Keep();
+  if (!rule) throw SizesRefused{"no rule says what it does with padding"};
+  results_[node_].resize(node_->num_outputs());
+  arguments_ = ArgumentsOf(*node_);
+  rule(*this);
+}
+
+const ResultShapes::LoopAt* BoundedGraph::loop() const {
+  const auto found = shapes_.loops.find(node_);
+  return found == shapes_.loops.end() ? nullptr : &found->second;
+}
+
+std::vector<BoundedGraph::Result> BoundedGraph::Inside(const LoopFunction& function, size_t begin,
+                                                       const std::vector<Result>& parameters) {
+  const auto outside = std::tuple(node_, position_, arguments_);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    Result& parameter = (results_[function.nodes[i]] = {parameters[i]})[0];
+    parameter.source = {begin + i, 0};
+    MaskIfAsked(parameter);
+  }
+  for (size_t i = parameters.size(); i < function.nodes.size(); ++i) RewriteNode(begin + i);
+  std::tie(node_, position_, arguments_) = outside;
+  std::vector<Result> results;
+  for (const ir::Value& output : function.outputs) results.push_back(Of(output));
+  return results;
 }
 
 const BoundedGraph::Result& BoundedGraph::Of(const ir::Value& value) const {
@@ -156,19 +189,21 @@ double BoundedGraph::Padding() const {
     exact += padded.exact->shape()->numel;
     bounded += padded.bounded->shape()->numel;
   }
+  for (const auto& [size, dim] : padded_.empty() ? made_ : decltype(made_)())
+    exact += SizeOf(dim), bounded += BoundOf(dim);
   return bounded > 0 ? 100 - 100 * static_cast<double>(exact) / static_cast<double>(bounded) : 0;
 }
 
-void BoundedGraph::ReadArguments() {
-  arguments_.clear();
-  const ir::Words& words = node_->attributes();
+std::vector<Argument> ArgumentsOf(const ir::Node& node) {
+  std::vector<Argument> arguments;
+  const ir::Words& words = node.attributes();
   size_t word = 0, operand = 0;
   const auto next = [&] {
     if (word >= words.size()) throw SizesRefused{"its attributes cannot be read"};
     return words[word++];
   };
   using ir::ArgKind;
-  for (const ir::ArgSpec& spec : node_->op().args) {
+  for (const ir::ArgSpec& spec : node.op().args) {
     Argument argument{.name = spec.name, .operand = operand};
     size_t words_of = 0;
     const auto list = [&] { words_of = next(); };
@@ -237,18 +272,19 @@ void BoundedGraph::ReadArguments() {
     word += words_of;
     operand += argument.operands;
     if (word > words.size()) throw SizesRefused{"its attributes cannot be read"};
-    arguments_.push_back(std::move(argument));
+    arguments.push_back(std::move(argument));
   }
   // An extra word records a default dtype other than float32.
-  if (word != words.size() || operand != node_->operands().size())
+  if (word != words.size() || operand != node.operands().size())
     throw SizesRefused{"its attributes cannot be read"};
+  return arguments;
 }
 
 bool BoundedGraph::Has(std::string_view name) const {
   return std::ranges::any_of(arguments_, [&](const Argument& a) { return a.name == name; });
 }
 
-const BoundedGraph::Argument& BoundedGraph::Named(std::string_view name) const {
+const Argument& BoundedGraph::Named(std::string_view name) const {
   const auto found =
       std::ranges::find_if(arguments_, [&](const Argument& a) { return a.name == name; });
   if (found == arguments_.end()) throw SizesRefused{"it has no argument " + std::string(name)};
@@ -344,6 +380,8 @@ void BoundedGraph::VisitLeaf() {
   }
   tensor::DeviceDataPtr promise = tensor::MakePromise(bounded, device_, devices_, data->location());
   results[0] = {tensor::MakeLeaf(promise), layout, true};
+  results[0].source = {position_, 0};
+  MaskIfAsked(results[0]);
   padded_.push_back(
       {node_, tensor::DeviceDataPtr::reclaim_copy(data), std::move(promise), std::move(layout)});
 }
@@ -357,13 +395,7 @@ void BoundedGraph::Keep() {
     same &= operands.back() == operand;
   }
   ir::NodePtr node = PointerTo(*node_);
-  if (!same) {
-    ir::OutputShapes shapes;
-    for (size_t i = 0; i < node_->num_outputs(); ++i) shapes.shapes.push_back(node_->shape(i));
-    node = ir::NodePtr(new ir::Node(&node_->op(), std::move(operands), node_->attributes(),
-                                    ir::InternOutputs(shapes), node_->hash()));
-    node->set_location(node_->location());
-  }
+  if (!same) node = WithOperands(*node_, std::move(operands));
   for (size_t i = 0; i < node_->num_outputs(); ++i) {
     const ir::ShapeRef shape = node_->shape(i);
     results.push_back({{node, static_cast<uint32_t>(i)},
@@ -376,16 +408,20 @@ bool BoundedGraph::ResultVaries(size_t result, size_t dim) const {
   return dim < 64 && (varying_.varies[shapes_.begin[position_] + result] >> dim & 1) != 0;
 }
 
-BoundedDim BoundedGraph::MadeAs(const std::pair<int64_t, int64_t>& size) {
+BoundedDim BoundedGraph::MadeAs(const std::pair<int64_t, int64_t>& size, int64_t most) {
   if (const auto found = made_.find(size); found != made_.end()) return found->second;
+  if (makes() && size.second > 1) {
+    const int64_t bound = std::min(BucketOf(size.second, varying_.grows), most);
+    return made_[size] = {{size.second, bound, size.first, true}};
+  }
   missing_.insert(size);
   return FixedDim(size.second);
 }
 
-BoundedDim BoundedGraph::Made(size_t result, size_t dim) {
+BoundedDim BoundedGraph::Made(size_t result, size_t dim, int64_t most) {
   const int64_t size = node_->shape(result)->dims[dim];
   if (!ResultVaries(result, dim)) return FixedDim(size);
-  return MadeAs({varying_.first[shapes_.begin[position_] + result]->dims[dim], size});
+  return MadeAs({varying_.first[shapes_.begin[position_] + result]->dims[dim], size}, most);
 }
 
 BoundedLayout BoundedGraph::MadeLayout(size_t result) {
@@ -507,7 +543,11 @@ void BoundedGraph::Set(size_t result, ir::Value value, BoundedLayout layout) {
     made.source = In(0).source;
     made.zero = In(0).zero;
   }
-  if (!varies || made.zero || !made.source) return;
+  MaskIfAsked(made);
+}
+
+void BoundedGraph::MaskIfAsked(Result& made) {
+  if (!made.varies || made.zero || !made.source) return;
   const auto asked = zeroed_.find(*made.source);
   if (asked == zeroed_.end()) return;
   made.value = Where(made, tensor::MakeConstant(asked->second, made.value.shape()->dtype, false),

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,12 +19,19 @@
 #include <vector>
 
 #include "sizes/layout.h"
+#include "sizes/loops.h"
 #include "tensor/graph.h"
 
 namespace torch_xla::sizes {
 
 /// The shapes of the results of a graph's nodes, in order; null for results that nobody asked for.
 struct ResultShapes {
+  struct LoopAt {
+    std::shared_ptr<const Loop> loop;
+    size_t begin;  // of its functions in `nodes`
+  };
+  std::vector<const ir::Node*> nodes;  // of the graph, then of the functions of its loops
+  std::unordered_map<const ir::Node*, LoopAt> loops;
   std::vector<ir::ShapeRef> shapes;
   std::vector<uint32_t> begin;  // per node: its first result
 };
@@ -37,6 +45,7 @@ struct VaryingSizes {
   std::vector<ir::ShapeRef> first;  // results of the first graph
   std::vector<uint64_t> varies;     // per result: a bit for each dimension that ever differed
   bool grows = false;               // whether inputs grow from graph to graph, as a cache does
+  bool makes = false;               // whether sizes of slices and ranges vary, and no input's
   std::string family;               // names the structure in reports
   Zeroed zeroed;                    // what an earlier rewriting asked for
   /// How many sizes came so often that each got a program of its own.
@@ -47,6 +56,17 @@ struct VaryingSizes {
 /// if nothing is marked.
 ir::ShapeRef MarkedBounds(const tensor::DeviceData& data);
 
+/// An argument of a node.
+struct Argument {
+  std::string_view name;
+  size_t operand = 0, operands = 0;  // its tensors
+  size_t word = 0, words = 0;        // its words, without flags and lengths
+  bool given = true;
+  c10::SmallVector<bool, 4> present;  // of a list of optional tensors
+};
+/// Throws SizesRefused.
+std::vector<Argument> ArgumentsOf(const ir::Node& node);
+
 class BoundedGraph;
 /// What an operation does with padding.
 using BoundedRule = void (*)(BoundedGraph& graph);
@@ -56,6 +76,7 @@ using FindBoundedRule = BoundedRule (*)(const ir::OpSpec& op, bool makes);
 
 class BoundedGraph {
  public:
+  static constexpr int64_t kNoBound = std::numeric_limits<int64_t>::max();
   struct Result {
     ir::Value value;
     BoundedLayout layout;
@@ -97,14 +118,6 @@ class BoundedGraph {
   const ir::Node& node() const { return *node_; }
   /// Its first result in the first graph.
   ir::ShapeRef first() const { return varying_.first[shapes_.begin[position_]]; }
-  /// An argument of it.
-  struct Argument {
-    std::string_view name;
-    size_t operand = 0, operands = 0;  // its tensors
-    size_t word = 0, words = 0;        // its words, without flags and lengths
-    bool given = true;
-    c10::SmallVector<bool, 4> present;  // of a list of optional tensors
-  };
   const Argument& Named(std::string_view name) const;
   bool Has(std::string_view name) const;
   int64_t Int(std::string_view name) const;
@@ -116,10 +129,12 @@ class BoundedGraph {
 
   bool ResultVaries(size_t result, size_t dim) const;
   /// A dimension that the node itself makes: like an input's if it varies like that, or fixed.
-  BoundedDim Made(size_t result, size_t dim);
-  /// By the size in the first graph and in this one.
-  BoundedDim MadeAs(const std::pair<int64_t, int64_t>& size);
+  BoundedDim Made(size_t result, size_t dim, int64_t most = kNoBound);
+  /// By the size in the first graph and in this one. If no input varies, a new size gets a bucket
+  /// of at most `most` elements.
+  BoundedDim MadeAs(const std::pair<int64_t, int64_t>& size, int64_t most = kNoBound);
   BoundedLayout MadeLayout(size_t result);
+  bool makes() const { return varying_.makes; }
 
   ir::Value Make(const ir::OpSpec& op, ir::Node::Operands operands, ir::Words words = {}) const;
   ir::Value View(const ir::Value& of, std::vector<int64_t> sizes,
@@ -141,13 +156,20 @@ class BoundedGraph {
             const ir::OpSpec* op = nullptr);
   void EmitShaped(ir::Node::Operands operands, ir::Words words, const BoundedLayout& layout);
   ir::Node::Operands Values() const;
+  /// The loop that the node's text is, or null.
+  const ResultShapes::LoopAt* loop() const;
+  /// Rewrites a function of the loop, whose nodes begin at `begin`, for these parameters.
+  std::vector<Result> Inside(const LoopFunction& function, size_t begin,
+                             const std::vector<Result>& parameters);
 
  private:
-  void RewriteOnce(FindBoundedRule rule_of);
+  void RewriteOnce();
+  void RewriteNode(size_t position);
+  /// Replaces padding by 0 if an earlier rewriting asked for it.
+  void MaskIfAsked(Result& made);
   void FindMarks();
   void VisitLeaf();
   void Keep();
-  void ReadArguments();
   /// Calls `visit` with the input's index and the dimension of each size that varies; of inputs
   /// with the same sizes only for the first one.
   template <typename Visit>
@@ -171,6 +193,7 @@ class BoundedGraph {
   const ir::Node* node_ = nullptr;
   size_t position_ = 0;
   std::vector<Argument> arguments_;
+  FindBoundedRule rule_of_ = nullptr;
 };
 
 }  // namespace torch_xla::sizes

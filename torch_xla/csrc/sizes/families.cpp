@@ -16,8 +16,10 @@
 #include "debug/metrics.h"
 #include "debug/report.h"
 #include "ir/dump.h"
+#include "runtime/platform.h"
 #include "sizes/bounded_graph.h"
 #include "sizes/rules.h"
+#include "tensor/device.h"
 #include "tensor/device_data.h"
 #include "tensor/node_factory.h"
 #include "tensor/view.h"
@@ -25,8 +27,12 @@
 namespace torch_xla::sizes {
 namespace {
 
-/// A smaller graph compiles faster than its sizes are rewritten. Mode "poison" has no such limit.
+/// Smaller graphs are many and compile fast. The first sizes of a structure get programs of their
+/// own, as long as sizes are few. Mode "poison" has no such limit.
 constexpr size_t kFewestNodes = 8;
+constexpr int kFewSizes = 3;
+/// An accelerator takes varying results apart on the host. Elements that a small graph may copy.
+constexpr int64_t kFewCopied = 1 << 18;
 /// Above this number all structures are forgotten. At worst one more program is compiled for each.
 constexpr size_t kMaxStructures = 1 << 10;
 /// A structure that was refused this often is not tried again.
@@ -90,15 +96,30 @@ std::unordered_map<ir::Hash128, Structure, ir::Hash128Hasher>& Structures() {
   return structures;
 }
 
-/// The hash of a graph without its sizes and attributes. It says which graphs' sizes are compared
-/// with each other; graphs with equal hashes may still need different programs.
+/// Adds the dimensions that a node works along. They are no sizes, but graphs that differ in them
+/// have sizes at other places.
+void AddDimensions(const ir::Node& node, ir::Hasher& hasher) {
+  if (node.attributes().empty()) return;
+  try {
+    for (const Argument& argument : ArgumentsOf(node)) {
+      if (!argument.name.starts_with("dim") && argument.name != "keepdim") continue;
+      for (size_t i = 0; i < argument.words; ++i) hasher.Add(node.attributes()[argument.word + i]);
+    }
+  } catch (const SizesRefused&) {  // only a rule has to read all
+  }
+}
+
+/// The hash of a graph without its sizes and most attributes. It says which graphs' sizes are
+/// compared with each other; graphs with equal hashes may still need different programs.
 ir::Hash128 HashWithoutSizes(const tensor::Graph& graph) {
   std::unordered_map<const ir::Node*, uint64_t> positions;
   positions.reserve(graph.order.size());
   ir::Hasher hasher;
-  for (const ir::Node* node : graph.order) {
+  const ResultShapes shapes = ShapesOf(graph);
+  for (const ir::Node* node : shapes.nodes) {
     hasher.Add(node->op().id);
-    hasher.Add(node->attributes().size());
+    hasher.Add(shapes.loops.contains(node) ? ~size_t{0} : node->attributes().size());
+    AddDimensions(*node, hasher);
     for (const ir::Value& operand : node->operands())
       hasher.Add(positions.at(operand.node.get()) << 16 | operand.index);
     for (size_t i = 0; i < node->num_outputs(); ++i) {
@@ -147,7 +168,7 @@ void FixFirstSizes(const Structure& structure, const tensor::Graph& graph,
 }
 
 /// Notes the sizes of this graph. Returns what varies among the graphs of its structure; nothing if
-/// no input varies.
+/// nothing does, or if few small graphs were seen.
 std::optional<VaryingSizes> Learn(const tensor::Graph& graph, const ir::Hash128& hash,
                                   SizesNote& note) {
   ResultShapes shapes = ShapesOf(graph);
@@ -181,10 +202,17 @@ std::optional<VaryingSizes> Learn(const tensor::Graph& graph, const ir::Hash128&
     }
   }
   // The number of elements that a mask chooses varies without any input.
-  for (size_t node = 0; node < graph.order.size(); ++node)
-    structure.varies |= &graph.order[node]->op() == &ir::ops::nonzero_static &&
-                        sizes.varies[shapes.begin[node]] != 0;
-  if (!structure.varies) return std::nullopt;
+  bool makes = false;
+  for (size_t node = 0; node < shapes.nodes.size(); ++node) {
+    if (sizes.varies[shapes.begin[node]] == 0) continue;
+    const ir::OpSpec& op = shapes.nodes[node]->op();
+    structure.varies |= &op == &ir::ops::nonzero_static;
+    makes |= &op == &ir::ops::device_data || RuleOf(op, /*makes=*/true);
+  }
+  sizes.makes = !structure.varies;
+  if (sizes.makes && !makes) return std::nullopt;
+  if (graph.order.size() < kFewestNodes && ModeOf() == Mode::kOn && structure.graphs < kFewSizes)
+    return std::nullopt;
   if (structure.refusals >= kMaxRefusals) {
     note = Kept(structure.refused);
     return std::nullopt;
@@ -226,7 +254,6 @@ std::optional<BoundedProgram> BoundGraph(const tensor::Graph& graph, int device,
   static auto& refused = *new debug::Counter("DynamicSizesRefused");
   const Mode mode = ModeOf();
   if (mode == Mode::kOff || !note.text.empty()) return std::nullopt;
-  if (mode == Mode::kOn && graph.order.size() < kFewestNodes) return std::nullopt;
   const ir::Hash128 structure = HashWithoutSizes(graph);
   std::optional<VaryingSizes> varying = Learn(graph, structure, note);
   if (!varying) return std::nullopt;
@@ -262,6 +289,15 @@ std::optional<BoundedProgram> BoundGraph(const tensor::Graph& graph, int device,
     std::lock_guard lock(structures_mutex);
     if (const auto found = Structures().find(structure); found != Structures().end())
       found->second.sizes.zeroed = bounded.zeroed();
+  }
+  int64_t copied = 0;
+  for (const ir::Value& root : graph.roots) {
+    if (bounded.Of(root).varies) copied += bounded.Of(root).value.shape()->numel;
+  }
+  if (graph.order.size() < kFewestNodes && copied > kFewCopied &&
+      !runtime::IsHost(tensor::Platform())) {
+    note = Kept({"its results would be copied to the host to be taken apart"});
+    return std::nullopt;
   }
   std::vector<ir::Value> roots;
   std::vector<int> places;  // per root of the graph: its index in `roots`, or -1 if it varies

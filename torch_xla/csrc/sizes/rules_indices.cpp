@@ -117,7 +117,7 @@ struct Indexed {
 
 /// Indices of integers for dimensions of `self`; those of padding are 0, or write nothing.
 Indexed Indices(G& g, const Result& self, bool writes = false) {
-  const BoundedGraph::Argument& list = g.Named("indices");
+  const Argument& list = g.Named("indices");
   Indexed result;
   if (list.operands == 0) Refuse("it has no index");
   for (size_t i = 0; i < list.operands; ++i)

@@ -7,7 +7,7 @@ namespace {
 void NllLoss(G& g) {
   const bool backward = g.Has("grad_output");
   ir::Node::Operands operands = g.Values();
-  const BoundedGraph::Argument &self = g.Named("self"), &target = g.Named("target");
+  const Argument &self = g.Named("self"), &target = g.Named("target");
   const BoundedLayout& in = g.In(self.operand).layout;
   if (in.size() < 2) Refuse("a loss of one row has no rule");
   if (const Result* weight = g.Tensor("weight")) RequireSame(weight->layout, {in[1]});

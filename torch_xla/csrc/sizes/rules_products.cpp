@@ -79,7 +79,7 @@ void Attention(G& g) {
   const BoundedLayout sums{query.layout[0], query.layout[1], rows};
   ir::Node::Operands operands = g.Values();
   ir::Words words = g.node().attributes();
-  const BoundedGraph::Argument& given = g.Named("attn_mask");
+  const Argument& given = g.Named("attn_mask");
   if (const Result* mask = g.Tensor("attn_mask")) {
     const BoundedLayout& in = mask->layout;
     const BoundedLayout whole{query.layout[0], query.layout[1], rows, columns};

@@ -107,7 +107,7 @@ void Variance(G& g) {
     return tensor::MakeScalarParameter(value, c10::ScalarType::Double, true);
   };
   ir::Value degrees = number(std::max(0.0, static_cast<double>(count) - 1));
-  if (const BoundedGraph::Argument& given = g.Named("correction"); given.given) {
+  if (const Argument& given = g.Named("correction"); given.given) {
     const ir::Value rest =
         g.Make(ir::ops::sub_Tensor, {number(static_cast<double>(count)), g.In(given.operand).value,
                                      tensor::MakeScalar(int64_t{1})});

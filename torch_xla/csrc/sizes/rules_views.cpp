@@ -136,6 +136,15 @@ void AsStrided(G& g) {
   const StridedView given{sizes.vec(), strides.vec(), g.Int("storage_offset")};
   StridedView exact = given;
   Result base = g.In(0);
+  // A slice of a fixed size has no bound beyond its end.
+  int64_t stride = 1;
+  const auto& whole = g.node().operands()[0].shape()->dims;
+  for (size_t k = whole.size(); g.makes() && k-- > 0; stride *= whole[k]) {
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (whole[k] > 1 && sizes[d] > 1 && strides[d] == stride)
+        g.Made(0, d, std::max(sizes[d], whole[k]));
+    }
+  }
   const BoundedLayout made = g.MadeLayout(0);
   if (g.node().shape()->numel == 0) {
     const ir::Value zero = tensor::MakeConstant(int64_t{0}, g.node().shape()->dtype, false);
@@ -154,6 +163,11 @@ void AsStrided(G& g) {
     return ViewByIndex(g, g.In(0), given, made);
   }
   BoundedView& view = *regular;
+  // A slice may begin at another place each time, so that its bound may lie behind the end.
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (g.makes() && Varies(made[d]) && (given.offset != 0 || !Varies(view.layout[d])))
+      return ViewByIndex(g, g.In(0), given, made);
+  }
   ir::Words words = g.node().attributes();
   for (size_t d = 0; d < sizes.size(); ++d) {
     words[g.Named("size").word + d] = static_cast<uint64_t>(view.view.sizes[d]);
