@@ -500,6 +500,10 @@ def test_bfloat16_products() -> None:
             lambda x, y: x.transpose(1, 2) @ y,
             (rand(1, 4, 8, dtype=BF16), rand(1, 4, 8, dtype=BF16)),
         ),
+        (
+            lambda m, x, y: torch.where(m.t() > 0, x, 0).t() @ y,
+            (rand(8, 256, dtype=BF16), rand(256, 8, dtype=BF16), rand(256, 4, dtype=BF16)),
+        ),
         (lambda x, y: torch.einsum("abkm,abkn->abmn", x, y), (batch[:, None], batch[:, None])),
         (torch.matmul, (batch, other[0])),
         (torch.baddbmm, (rand(40, 24, dtype=BF16), batch, other)),

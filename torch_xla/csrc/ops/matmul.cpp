@@ -109,45 +109,6 @@ Value SumOfProducts(Value lhs, Value rhs, const stablehlo::DotDimensionNumbers& 
                            summed, ReduceOp::kAdd);
 }
 
-/// Whether the result of a product keeps a dimension: not a batch or contraction dimension.
-bool IsKept(int64_t dim, const Dims& batch, const Dims& contracting) {
-  return std::ranges::count(batch, dim) == 0 && std::ranges::count(contracting, dim) == 0;
-}
-
-/// The product without batch dimensions of size 1. XLA:CPU drops these, but only after it has
-/// checked whether it can multiply bfloat16 in batches, and it cannot multiply some of the products
-/// that result.
-Value WithoutUnitBatches(Value lhs, Value rhs, const stablehlo::DotDimensionNumbers& numbers,
-                         stablehlo::Precision precision, ElementType result) {
-  stablehlo::DotDimensionNumbers fewer;
-  Dims result_dims;
-  std::vector<bool> lhs_dropped(lhs.rank()), rhs_dropped(rhs.rank());
-  for (size_t i = 0; i < numbers.lhs_batch.size(); ++i) {
-    const int64_t l = numbers.lhs_batch[i], r = numbers.rhs_batch[i];
-    result_dims.push_back(lhs.dim(l));
-    lhs_dropped[l] = rhs_dropped[r] = lhs.dim(l) == 1;
-  }
-  auto shrink = [&](Value v, const std::vector<bool>& dropped, const Dims& batch,
-                    const Dims& contracting, Dims& new_batch, Dims& new_contracting) {
-    Dims dims, place(v.rank());
-    for (int64_t d = 0; d < v.rank(); ++d) {
-      place[d] = static_cast<int64_t>(dims.size());
-      if (!dropped[d]) dims.push_back(v.dim(d));
-      if (IsKept(d, batch, contracting)) result_dims.push_back(v.dim(d));
-    }
-    for (int64_t d : batch) {
-      if (!dropped[d]) new_batch.push_back(place[d]);
-    }
-    for (int64_t d : contracting) new_contracting.push_back(place[d]);
-    return stablehlo::Reshape(v, dims);
-  };
-  lhs = shrink(lhs, lhs_dropped, numbers.lhs_batch, numbers.lhs_contracting, fewer.lhs_batch,
-               fewer.lhs_contracting);
-  rhs = shrink(rhs, rhs_dropped, numbers.rhs_batch, numbers.rhs_contracting, fewer.rhs_batch,
-               fewer.rhs_contracting);
-  return stablehlo::Reshape(stablehlo::DotGeneral(lhs, rhs, fewer, precision, result), result_dims);
-}
-
 }  // namespace
 
 Value Dot(std::string_view platform, Value lhs, Value rhs,
@@ -156,9 +117,11 @@ Value Dot(std::string_view platform, Value lhs, Value rhs,
   if (runtime::HasLongsInPairs(platform) && lhs.element() == ElementType::kS64) {
     return SumOfProducts(lhs, rhs, numbers);
   }
-  if (lhs.element() == ElementType::kBF16 && runtime::IsHost(platform) &&
-      std::ranges::any_of(numbers.lhs_batch, [&](int64_t d) { return lhs.dim(d) == 1; })) {
-    return WithoutUnitBatches(lhs, rhs, numbers, precision, result);
+  if (lhs.element() == ElementType::kBF16 && runtime::IsHost(platform)) {
+    // XLA:CPU converts them itself, but not where it takes a product for one that its library
+    // multiplies, which it may rewrite afterwards to one that nothing multiplies.
+    lhs = stablehlo::Convert(lhs, ElementType::kF32);
+    rhs = stablehlo::Convert(rhs, ElementType::kF32);
   }
   return stablehlo::DotGeneral(lhs, rhs, numbers, precision, result);
 }
@@ -193,7 +156,7 @@ using stablehlo::Multiply;
 int64_t Rows(Value x, const Dims& batch, const Dims& contracting) {
   int64_t rows = 1;
   for (int64_t d = 0; d < x.rank(); ++d) {
-    if (IsKept(d, batch, contracting)) rows *= x.dim(d);
+    if (std::ranges::count(batch, d) + std::ranges::count(contracting, d) == 0) rows *= x.dim(d);
   }
   return rows;
 }
