@@ -16,10 +16,8 @@
 #include "debug/metrics.h"
 #include "debug/report.h"
 #include "ir/dump.h"
-#include "runtime/platform.h"
 #include "sizes/bounded_graph.h"
 #include "sizes/rules.h"
-#include "tensor/device.h"
 #include "tensor/device_data.h"
 #include "tensor/node_factory.h"
 #include "tensor/view.h"
@@ -27,12 +25,11 @@
 namespace torch_xla::sizes {
 namespace {
 
-/// Smaller graphs are many and compile fast. The first sizes of a structure get programs of their
-/// own, as long as sizes are few. Mode "poison" has no such limit.
+/// Smaller graphs are many, compile fast and run in less time than arrays are padded in. They, and
+/// graphs whose inputs have fixed sizes, take sizes as arguments where no array is padded or taken
+/// apart for that, from the fourth size on. Mode "poison" has no such limits.
 constexpr size_t kFewestNodes = 8;
 constexpr int kFewSizes = 3;
-/// An accelerator takes varying results apart on the host. Elements that a small graph may copy.
-constexpr int64_t kFewCopied = 1 << 18;
 /// Above this number all structures are forgotten. At worst one more program is compiled for each.
 constexpr size_t kMaxStructures = 1 << 10;
 /// A structure that was refused this often is not tried again.
@@ -290,15 +287,12 @@ std::optional<BoundedProgram> BoundGraph(const tensor::Graph& graph, int device,
     if (const auto found = Structures().find(structure); found != Structures().end())
       found->second.sizes.zeroed = bounded.zeroed();
   }
-  int64_t copied = 0;
-  for (const ir::Value& root : graph.roots) {
-    if (bounded.Of(root).varies) copied += bounded.Of(root).value.shape()->numel;
-  }
-  if (graph.order.size() < kFewestNodes && copied > kFewCopied &&
-      !runtime::IsHost(tensor::Platform())) {
-    note = Kept({"its results would be copied to the host to be taken apart"});
+  const bool copies =
+      !bounded.padded().empty() || std::ranges::any_of(graph.roots, [&](const ir::Value& root) {
+        return bounded.Of(root).varies;
+      });
+  if (mode == Mode::kOn && copies && (graph.order.size() < kFewestNodes || bounded.makes()))
     return std::nullopt;
-  }
   std::vector<ir::Value> roots;
   std::vector<int> places;  // per root of the graph: its index in `roots`, or -1 if it varies
   for (const ir::Value& exact : graph.roots) {
