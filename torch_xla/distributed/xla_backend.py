@@ -115,9 +115,8 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
     # A graph of torch.compile ends before a collective that PyTorch has no functional form of, as
     # before those of its own groups. Dynamo would trace this, and refuses the group's attributes.
     skip = eval_frame._FrameAction.SKIP
-    eval_frame.set_code_exec_strategy(
-        collective.__code__, eval_frame._FrameExecStrategy(skip, skip)
-    )
+    code = collective.__code__  # type: ignore[attr-defined]
+    eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
     vars(collective)["_torchdynamo_disable"] = True
     return collective
 
