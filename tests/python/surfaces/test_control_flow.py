@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 import torch
+import torch._dynamo  # noqa: F401 - the first checkpoint() would, in cycles that keep its arguments
 from testing.ops import rand
 from testing.processes import python_output
 from torch import nn
