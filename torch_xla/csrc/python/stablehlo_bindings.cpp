@@ -330,6 +330,12 @@ void BindShapes(py::module_& hlo) {
       },
       py::arg("like"), py::arg("number"), py::arg("shape"), py::arg("dtype"));
   hlo.def(
+      "empty",
+      [](const Handle& like, const Dims& shape, at::ScalarType dtype) {
+        return like.With(lowering::Empty(*like.builder, {lowering::NaturalType(dtype), shape}));
+      },
+      py::arg("like"), py::arg("shape"), py::arg("dtype"));
+  hlo.def(
       "unbind", [](const Handle& x) { return AsTuple(x.builder, lowering::Unbind(x.value)); },
       py::arg("x"));
   hlo.def(

@@ -44,18 +44,17 @@ ResultShapes ShapesOf(const tensor::Graph& graph) {
   return shapes;
 }
 
-BoundedGraph::BoundedGraph(const tensor::Graph& graph, VaryingSizes varying, int device,
-                           const tensor::DeviceSet* devices)
+BoundedGraph::BoundedGraph(const tensor::Graph& graph, ResultShapes shapes, VaryingSizes varying,
+                           int device, const tensor::DeviceSet* devices)
     : graph_(graph),
       varying_(std::move(varying)),
-      shapes_(ShapesOf(graph)),
+      shapes_(std::move(shapes)),
       device_(device),
       devices_(devices),
       zeroed_(varying_.zeroed) {}
 
 void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
   rule_of_ = rule_of;
-  if (shapes_.shapes.size() != varying_.first.size()) throw SizesRefused{"its loops are not known"};
   FindMarks();
   size_t known = zeroed_.size();  // of an earlier rewriting of the structure
   const auto again = [&] {
@@ -189,8 +188,9 @@ double BoundedGraph::Padding() const {
     exact += padded.exact->shape()->numel;
     bounded += padded.bounded->shape()->numel;
   }
-  for (const auto& [size, dim] : padded_.empty() ? made_ : decltype(made_)())
-    exact += SizeOf(dim), bounded += BoundOf(dim);
+  if (padded_.empty()) {
+    for (const auto& [size, dim] : made_) exact += SizeOf(dim), bounded += BoundOf(dim);
+  }
   return bounded > 0 ? 100 - 100 * static_cast<double>(exact) / static_cast<double>(bounded) : 0;
 }
 

@@ -93,7 +93,8 @@ class BoundedGraph {
     BoundedLayout layout;
   };
 
-  BoundedGraph(const tensor::Graph& graph, VaryingSizes varying, int device,
+  /// `shapes` are those of `graph`.
+  BoundedGraph(const tensor::Graph& graph, ResultShapes shapes, VaryingSizes varying, int device,
                const tensor::DeviceSet* devices);
   /// Throws SizesRefused.
   void Rewrite(FindBoundedRule rule_of);

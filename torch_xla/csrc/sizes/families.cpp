@@ -27,7 +27,7 @@ namespace {
 
 /// Smaller graphs are many, compile fast and run in less time than arrays are padded in. They, and
 /// graphs whose inputs have fixed sizes, take sizes as arguments where no array is padded or taken
-/// apart for that, from the fourth size on. Mode "poison" has no such limits.
+/// apart for that, small graphs from the fourth size on. Mode "poison" has no such limits.
 constexpr size_t kFewestNodes = 8;
 constexpr int kFewSizes = 3;
 /// Above this number all structures are forgotten. At worst one more program is compiled for each.
@@ -108,11 +108,10 @@ void AddDimensions(const ir::Node& node, ir::Hasher& hasher) {
 
 /// The hash of a graph without its sizes and most attributes. It says which graphs' sizes are
 /// compared with each other; graphs with equal hashes may still need different programs.
-ir::Hash128 HashWithoutSizes(const tensor::Graph& graph) {
+ir::Hash128 HashWithoutSizes(const tensor::Graph& graph, const ResultShapes& shapes) {
   std::unordered_map<const ir::Node*, uint64_t> positions;
   positions.reserve(graph.order.size());
   ir::Hasher hasher;
-  const ResultShapes shapes = ShapesOf(graph);
   for (const ir::Node* node : shapes.nodes) {
     hasher.Add(node->op().id);
     hasher.Add(shapes.loops.contains(node) ? ~size_t{0} : node->attributes().size());
@@ -166,9 +165,8 @@ void FixFirstSizes(const Structure& structure, const tensor::Graph& graph,
 
 /// Notes the sizes of this graph. Returns what varies among the graphs of its structure; nothing if
 /// nothing does, or if few small graphs were seen.
-std::optional<VaryingSizes> Learn(const tensor::Graph& graph, const ir::Hash128& hash,
-                                  SizesNote& note) {
-  ResultShapes shapes = ShapesOf(graph);
+std::optional<VaryingSizes> Learn(const tensor::Graph& graph, const ResultShapes& shapes,
+                                  const ir::Hash128& hash, SizesNote& note) {
   std::lock_guard lock(structures_mutex);
   auto& structures = Structures();
   if (structures.size() >= kMaxStructures) structures.clear();
@@ -178,7 +176,7 @@ std::optional<VaryingSizes> Learn(const tensor::Graph& graph, const ir::Hash128&
   NoteGrowth(structure, graph);
   if (is_new) {
     sizes.varies.resize(shapes.shapes.size());
-    sizes.first = std::move(shapes.shapes);
+    sizes.first = shapes.shapes;
     sizes.family = ir::ToHex(hash).substr(24);
     return std::nullopt;
   }
@@ -251,13 +249,14 @@ std::optional<BoundedProgram> BoundGraph(const tensor::Graph& graph, int device,
   static auto& refused = *new debug::Counter("DynamicSizesRefused");
   const Mode mode = ModeOf();
   if (mode == Mode::kOff || !note.text.empty()) return std::nullopt;
-  const ir::Hash128 structure = HashWithoutSizes(graph);
-  std::optional<VaryingSizes> varying = Learn(graph, structure, note);
+  ResultShapes shapes = ShapesOf(graph);
+  const ir::Hash128 structure = HashWithoutSizes(graph, shapes);
+  std::optional<VaryingSizes> varying = Learn(graph, shapes, structure, note);
   if (!varying) return std::nullopt;
-  BoundedProgram result{
-      .graph = {},
-      .aliases = {},
-      .rewritten = std::make_unique<BoundedGraph>(graph, *std::move(varying), device, devices)};
+  BoundedProgram result{.graph = {},
+                        .aliases = {},
+                        .rewritten = std::make_unique<BoundedGraph>(
+                            graph, std::move(shapes), *std::move(varying), device, devices)};
   BoundedGraph& bounded = *result.rewritten;
   std::string reason;
   try {
@@ -365,7 +364,7 @@ std::shared_ptr<const Binding> Use(const Bound& bound) {
 }
 
 SizesNote RefuseBounds(const tensor::Graph& graph, const SizesNote& reason) {
-  const ir::Hash128 hash = HashWithoutSizes(graph);
+  const ir::Hash128 hash = HashWithoutSizes(graph, ShapesOf(graph));
   std::lock_guard lock(structures_mutex);
   if (const auto found = Structures().find(hash); found != Structures().end()) {
     ++found->second.refusals;
