@@ -17,6 +17,7 @@
 #include "ops/dot.h"
 #include "ops/reduction.h"
 #include "runtime/platform.h"
+#include "stablehlo/transposition.h"
 
 namespace torch_xla::lowering {
 
@@ -120,8 +121,8 @@ Value Dot(std::string_view platform, Value lhs, Value rhs,
   if (lhs.element() == ElementType::kBF16 && runtime::IsHost(platform)) {
     // XLA:CPU converts them itself, but not where it takes a product for one that its library
     // multiplies, which it may rewrite afterwards to one that nothing multiplies.
-    lhs = stablehlo::Convert(lhs, ElementType::kF32);
-    rhs = stablehlo::Convert(rhs, ElementType::kF32);
+    lhs = stablehlo::ConvertedAsItLies(lhs, ElementType::kF32);
+    rhs = stablehlo::ConvertedAsItLies(rhs, ElementType::kF32);
   }
   return stablehlo::DotGeneral(lhs, rhs, numbers, precision, result);
 }

@@ -60,6 +60,13 @@ Dims Permuted(const Dims& of, const Dims& permutation) {
   return permuted;
 }
 
+/// The transposition that `x` is. A reshape of a transposition may have other dimensions.
+const Transposition* Find(Value x) {
+  const Transposition* found = x.builder().FindTransposition(x);
+  const bool is_it = found && x.dims() == Permuted(found->operand.dims(), found->permutation);
+  return is_it ? found : nullptr;
+}
+
 }  // namespace
 
 void NoteTransposition(Value result, Value x, const Dims& permutation) {
@@ -68,10 +75,15 @@ void NoteTransposition(Value result, Value x, const Dims& permutation) {
 }
 
 Value TransposedAgain(Value x, const Dims& permutation) {
-  const Transposition* first = x.builder().FindTransposition(x);
-  // A reshape of a transposition may have other dimensions.
-  if (!first || x.dims() != Permuted(first->operand.dims(), first->permutation)) return {};
-  return Transpose(first->operand, Permuted(first->permutation, permutation));
+  const Transposition* first = Find(x);
+  return first ? Transpose(first->operand, Permuted(first->permutation, permutation)) : Value();
+}
+
+Value ConvertedAsItLies(Value x, ElementType element) {
+  const Transposition* found = Find(x);
+  if (!found) return Convert(x, element);
+  const Dims permutation = found->permutation;
+  return Transpose(Convert(found->operand, element), permutation);
 }
 
 Value MadeInMemory(Value x) {

@@ -18,6 +18,10 @@ void NoteTransposition(Value result, Value x, const Dims& permutation);
 /// If `x` is a transposition itself, the composed transposition of its operand; else invalid.
 Value TransposedAgain(Value x, const Dims& permutation);
 
+/// `x` converted. A transposition is made of its converted operand, which a product reads as it
+/// lies.
+Value ConvertedAsItLies(Value x, ElementType element);
+
 /// The same elements, made in memory if `x` is a large transposition; else `x`.
 Value MadeInMemory(Value x);
 
