@@ -10,14 +10,15 @@ namespace torch_xla::distributed {
 namespace {
 
 /// What a module of lines with these shardings is declared as.
-std::string Declared(const ShardingWriter& writer, const std::vector<const Sharding*>& shardings) {
+std::string Declared(const ShardingWriter& writer, const std::vector<const Sharding*>& shardings,
+                     std::vector<int>* partition_devices = nullptr) {
   std::string text = "module {\n";
   for (const Sharding* sharding : shardings) {
     const auto rank = std::max<int64_t>(1, static_cast<int64_t>(sharding->tiles().size()));
     text += writer.Attribute(*sharding, rank) + "\n";
   }
   EXPECT_TRUE(ShardingWriter::HasShardings(text));
-  return writer.Declare(text);
+  return writer.Declare(text, partition_devices);
 }
 
 TEST(ShardingWriterTest, AMeshIsFineEnoughForAllShardings) {
@@ -39,6 +40,23 @@ TEST(ShardingWriterTest, DevicesInAnyOrderAreAMesh) {
                {Sharding::Tiled({2, 1}, {3, 1, 0, 2}), Sharding::Tiled({1, 4}, {3, 0, 1, 2})});
   EXPECT_NE(text.find("device_ids="), std::string::npos);
   EXPECT_EQ(text.find("@mesh1"), std::string::npos);
+}
+
+TEST(ShardingWriterTest, PartitionsAreNumberedInTheOrderOfTheMesh) {
+  const std::vector<const Sharding*> shardings = {Sharding::Tiled({2, 1}, {3, 1, 0, 2}),
+                                                  Sharding::Tiled({2, 2}, {3, 0, 1, 2})};
+  for (const bool shardy : {true, false}) {
+    std::vector<int> devices;
+    const std::string text = Declared(ShardingWriter(4, shardy), shardings, &devices);
+    EXPECT_EQ(devices, (std::vector<int>{3, 1, 0, 2}));
+    EXPECT_EQ(text.find("device_ids="), std::string::npos);
+    if (shardy) continue;
+    EXPECT_NE(text.find("{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}"), std::string::npos);
+    EXPECT_NE(text.find("{devices=[2,2]0,2,1,3}"), std::string::npos);
+  }
+  std::vector<int> devices;
+  Declared(ShardingWriter(4, /*shardy=*/true), {Sharding::Tiled({2, 1}, {0, 2, 1, 3})}, &devices);
+  EXPECT_TRUE(devices.empty());  // the transposed order of an ascending mesh
 }
 
 TEST(ShardingWriterTest, ShardingsWithoutAMeshInCommonHaveTheirOwn) {

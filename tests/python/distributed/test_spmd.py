@@ -776,3 +776,29 @@ def test_an_array_is_padded_by_several_values():
             torch_xla.sync()
             for i, (found, expected) in enumerate(zip(results, f(x), strict=True)):
                 torch.testing.assert_close(found.cpu(), expected, msg=lambda m: f"{name} {i}: {m}")  # noqa: B023
+
+
+@in_spmd(CPU_NUM_DEVICES="8")
+def test_a_mesh_has_the_devices_in_any_order():
+    """Where partitions have the devices' numbers, the partitioner pairs the wrong ones."""
+    layer, x = nn.LSTM(12, 16), torch.randn(4, 5, 12)
+
+    def results(layer, x):
+        out = layer(x)[0]
+        return out, *torch.autograd.grad(out.square().sum(), layer.parameters())
+
+    expected = results(layer, x)
+    device_layer, device_x = copy.deepcopy(layer).to("xla"), x.to("xla")
+    mesh = xs.Mesh(np.array([7, 0, 3, 5, 2, 1, 6, 4]), (2, 2, 2), ("a", "b", "c"))
+    for spec in (0, 1), ((1, 0), 2):
+        with torch.no_grad():
+            for weight in device_layer.weight_hh_l0, device_layer.weight_ih_l0:
+                xs.mark_sharding(xs.clear_sharding(weight), mesh, spec)
+        found = results(device_layer, device_x)
+        doubled = xs.mark_sharding(found[0] * 2, mesh, (*spec, None))
+        torch_xla.sync()
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5)
+        for shard in doubled.local_shards:
+            part = 2 * expected[0][tuple(shard.indices)]
+            torch.testing.assert_close(shard.data.cpu(), part, rtol=1e-4, atol=1e-5)

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -97,6 +98,12 @@ void Insert(Shardings& shardings, const Shardings& more) {
   }
 }
 
+Shardings All(const std::vector<Shardings>& sets) {
+  Shardings all;
+  for (const Shardings& set : sets) Insert(all, set);
+  return all;
+}
+
 /// A sharding in the text of a module: `"torch_xla.sharding <rank>;<tiles>;<devices>;<open>"`, with
 /// "local" as the tiles of a local one. Dimensions that are open are left to the partitioner.
 struct Mark {
@@ -118,7 +125,8 @@ struct Mesh {
     for (size_t i = 0; i < strides.size(); ++i) text += Cat(i > 0 ? ", " : "", Axis(i));
     return text;
   }
-  std::string Declaration() const;
+  /// `by_device`: the partitions have the numbers of the devices.
+  std::string Declaration(bool by_device) const;
   std::string Text(const Mark& mark) const;
 };
 
@@ -158,10 +166,8 @@ std::optional<Mesh> MeshFor(const Shardings& shardings, int64_t devices) {
 
 /// Few meshes, found greedily, such that each set lies on one of them.
 std::vector<Mesh> MeshesFor(const std::vector<Shardings>& sets, int64_t devices) {
-  Shardings all;
-  for (const Shardings& set : sets) Insert(all, set);
   std::vector<Mesh> meshes;
-  if (auto one = MeshFor(all, devices)) meshes.push_back(*std::move(one));
+  if (auto one = MeshFor(All(sets), devices)) meshes.push_back(*std::move(one));
   for (const Shardings& set : meshes.empty() ? sets : std::vector<Shardings>()) {
     bool found = false;
     for (Mesh& mesh : meshes) {
@@ -186,14 +192,14 @@ std::vector<Mesh> MeshesFor(const std::vector<Shardings>& sets, int64_t devices)
   return meshes;
 }
 
-std::string Mesh::Declaration() const {
+std::string Mesh::Declaration(bool by_device) const {
   std::string axes, ids;
   auto whole = static_cast<int64_t>(base.size());
   for (size_t i = 0; i < strides.size(); ++i) {
     axes += Cat(i > 0 ? ", " : "", Axis(i), "=", whole / strides[i]);
     whole = strides[i];
   }
-  if (!std::ranges::is_sorted(base)) ids = Cat(", device_ids=", stablehlo::List(base));
+  if (by_device && !std::ranges::is_sorted(base)) ids = Cat(", device_ids=", stablehlo::List(base));
   return Cat("  sdy.mesh @", name, " = <[", axes, "]", ids, ">\n");
 }
 
@@ -272,6 +278,16 @@ void ForEachSet(std::string_view text, const Each& each) {
   }
 }
 
+/// The sharding over the partitions whose devices these are; the same if they are not given.
+const Sharding* Renumbered(const Sharding* sharding, const std::vector<int64_t>& order) {
+  if (sharding->replicated() || order.empty()) return sharding;
+  std::vector<int64_t> places;
+  for (int64_t device : sharding->devices()) {
+    places.push_back(std::ranges::find(order, device) - order.begin());
+  }
+  return Sharding::Tiled(sharding->tiles(), std::move(places));
+}
+
 std::string ShapesAndReturn(std::span<const Type> types) {
   return types.size() == 1 ? types[0].ToString() : Cat("(", stablehlo::TypeNames(types), ")");
 }
@@ -304,8 +320,14 @@ bool ShardingWriter::HasShardings(std::string_view text) {
          text.find("mhlo.sharding") != std::string_view::npos;
 }
 
-std::string ShardingWriter::Declare(std::string module) const {
-  if (!shardy_) return module;
+bool ShardingWriter::Exchanges(std::string_view text) {
+  return std::ranges::any_of(
+      std::to_array<std::string_view>({"partition_id", "replica_groups", "source_target_pairs"}),
+      [&](std::string_view name) { return text.find(name) != text.npos; });
+}
+
+std::string ShardingWriter::Declare(std::string module, std::vector<int>* partition_devices) const {
+  if (devices_ == 1) return module;
   auto tiled = [](const std::vector<Mark>& marks) {
     Shardings shardings;
     for (const Mark& mark : marks) {
@@ -322,7 +344,18 @@ std::string ShardingWriter::Declare(std::string module) const {
     if (!set.empty() && std::ranges::find(sets, set) == sets.end()) sets.push_back(std::move(set));
     for (const Mark& mark : marks) has_local = has_local || IsLocal(*mark.sharding);
   });
-  const std::vector<Mesh> meshes = MeshesFor(sets, devices_);
+  std::vector<Mesh> meshes;
+  if (shardy_) {
+    meshes = MeshesFor(sets, devices_);
+  } else if (auto mesh = MeshFor(All(sets), devices_)) {
+    meshes.push_back(*std::move(mesh));
+  }
+  std::vector<int64_t> order;
+  if (partition_devices && meshes.size() == 1 && !std::ranges::is_sorted(meshes[0].base) &&
+      !has_local && !Exchanges(module)) {
+    order = meshes[0].base;
+    partition_devices->assign(order.begin(), order.end());
+  }
   auto mesh_of = [&](const Shardings& set) -> const Mesh& {
     for (const Mesh& mesh : meshes) {
       if (std::ranges::all_of(set, [&](const Sharding* sharding) {
@@ -337,6 +370,14 @@ std::string ShardingWriter::Declare(std::string module) const {
   size_t done = 0;
   auto copy_to = [&](size_t end) { result.append(module, done, end - done); };
   ForEachSet(module, [&](const std::vector<Mark>& marks, bool region) {
+    if (!shardy_) {
+      for (const Mark& mark : marks) {
+        copy_to(mark.begin);
+        result += stablehlo::Quoted(InGspmd(*Renumbered(mark.sharding, order), mark.rank));
+        done = mark.end;
+      }
+      return;
+    }
     const Mesh& mesh = mesh_of(tiled(marks));
     TORCH_CHECK_VALUE(!region || !has_local || mesh.base == meshes[0].base,
                       "shard_map: a part that a function stored is used in a program whose regions "
@@ -353,8 +394,9 @@ std::string ShardingWriter::Declare(std::string module) const {
     done = axes + kAxes.size();
   });
   copy_to(module.size());
+  if (!shardy_) return result;
   std::string declarations;
-  for (const Mesh& mesh : meshes) declarations += mesh.Declaration();
+  for (const Mesh& mesh : meshes) declarations += mesh.Declaration(order.empty());
   return result.insert(result.find('\n') + 1, declarations);
 }
 
@@ -369,7 +411,7 @@ std::string ShardingWriter::InGspmd(const Sharding& sharding, int64_t rank) cons
 std::string ShardingWriter::Attribute(const Sharding& sharding, int64_t rank) const {
   if (IsLocal(sharding)) rank = std::max<int64_t>(rank, 1);
   return shardy_ ? "sdy.sharding = #sdy.sharding" + Written(sharding, rank)
-                 : "mhlo.sharding = " + stablehlo::Quoted(InGspmd(sharding, rank));
+                 : "mhlo.sharding = " + Written(sharding, rank);
 }
 
 Value ShardingWriter::Constrain(Value x, const Sharding& sharding,

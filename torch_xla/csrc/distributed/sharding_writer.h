@@ -41,11 +41,15 @@ class ShardingWriter {
   bool splits_maps() const { return splits_maps_ && !splits_otherwise_; }
   void NoteMaps(const Sharding& sharding);
 
-  /// The module with its meshes, and with shardings that name them; unchanged for GSPMD. Throws if
-  /// one manual region has shardings that no mesh has.
-  std::string Declare(std::string module) const;
+  /// The module with its meshes, and with its shardings. Throws if one manual region has shardings
+  /// that no mesh has. With `partition_devices` the module may number the partitions otherwise than
+  /// the devices, which are listed there then: XLA's partitioner computes some programs wrong if a
+  /// mesh does not have its partitions in ascending order.
+  std::string Declare(std::string module, std::vector<int>* partition_devices = nullptr) const;
   /// Whether a text, of functions or a module before Declare(), has shardings of either writer.
   static bool HasShardings(std::string_view text);
+  /// Whether in a text the devices of a manual region exchange arrays by the devices' numbers.
+  static bool Exchanges(std::string_view text);
   /// The attribute of a parameter or a result with `rank` dimensions. Of a local sharding it is the
   /// attribute of the devices' arrays one after the other along the first dimension.
   std::string Attribute(const Sharding& sharding, int64_t rank) const;

@@ -171,8 +171,9 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
       if (!alone || FindsNan() || !RestoreProgram(*program, key)) {
         debug::ScopedTimer timer(lower_time);
         const lowering::LibraryCalls calls(alone);
-        program->stablehlo = LowerGraph(graph, program->aliases, tensor::Platform(),
-                                        cut.devices->size(), program->shardings, settings->name);
+        program->stablehlo =
+            LowerGraph(graph, program->aliases, tensor::Platform(), cut.devices->size(),
+                       program->shardings, settings->name, &program->partition_devices);
       }
       if (!settings->name.empty()) {
         debug::GetCounter("CompiledGraph::" + settings->name).Add();

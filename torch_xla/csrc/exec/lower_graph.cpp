@@ -60,8 +60,8 @@ stablehlo::Value LowerFill(lowering::LoweringContext& cx, const tensor::DeviceDa
 
 std::string LowerGraph(const tensor::Graph& graph, std::span<const int> aliases,
                        const std::string& platform, size_t num_devices,
-                       std::span<const distributed::Sharding* const> outputs,
-                       std::string_view name) {
+                       std::span<const distributed::Sharding* const> outputs, std::string_view name,
+                       std::vector<int>* partition_devices) {
   lowering::LoweringContext cx(platform);
   stablehlo::Builder& builder = cx.builder();
   builder.SetPartitions(static_cast<int64_t>(num_devices));
@@ -158,7 +158,7 @@ std::string LowerGraph(const tensor::Graph& graph, std::span<const int> aliases,
   }
   if (num_devices == 1) AddNanSearch(cx, graph.order);
   if (num_devices > 1) AddShardings(graph, outputs, writer, builder);
-  return writer.Declare(builder.Finish(results, name.empty() ? "main" : name));
+  return writer.Declare(builder.Finish(results, name.empty() ? "main" : name), partition_devices);
 }
 
 std::string LowerGraphToRead(const tensor::Graph& graph) {

@@ -238,9 +238,8 @@ class HolderWalk {
       return sharding && distributed::IsLocal(*sharding) ? &kUnknown : nullptr;
     }
     if (&node.op() == &ir::ops::stablehlo) {
-      const std::string_view text = ir::AttributeReader(node.attributes()).String();
-      for (const char* exchange : {"partition_id", "replica_groups", "source_target_pairs"}) {
-        if (text.find(exchange) != std::string_view::npos) return &kUnknown;
+      if (ShardingWriter::Exchanges(ir::AttributeReader(node.attributes()).String())) {
+        return &kUnknown;
       }
     }
     const Holders* all = nullptr;

@@ -51,6 +51,7 @@ runtime::CompileOptions OptionsOf(const Program& program) {
   if (program.devices->size() == 1) return options;
   options.num_partitions = static_cast<int>(program.devices->size());
   options.use_spmd_partitioning = true;
+  options.partition_devices = program.partition_devices;
   const bool told = tensor::GetClient().tells_shardings();
   for (const auto* sharding : program.shardings) {
     options.propagate_to_outputs.push_back(told && !sharding);

@@ -42,6 +42,7 @@ struct Program {
   std::mutex making;
   // Set before `made`:
   const tensor::DeviceSet* devices = nullptr;  // the devices it runs on
+  std::vector<int> partition_devices;          // see runtime::CompileOptions
   Signature signature;
   std::string stablehlo;          // cleared after compilation
   std::string record;             // the key of its entry on disk, see RestoreProgram

@@ -193,6 +193,9 @@ void CheckCompileOptions(const ClientImpl& client, const CompileOptions& options
 // The plugin's ids of the devices that a program runs on; empty if the plugin shall choose.
 std::vector<int64_t> DeviceIds(const ClientImpl& client, const CompileOptions& options) {
   if (options.across_processes) return client.process_device_ids;
+  std::vector<int64_t> ids;
+  for (int device : options.partition_devices) ids.push_back(client.device_ids[device]);
+  if (!ids.empty()) return ids;
   if (options.num_replicas != 1 || options.num_partitions != 1) return {};
   return {client.device_ids[options.device]};
 }

@@ -111,6 +111,8 @@ struct CompileOptions {
   /// their ranks; num_replicas is then the number of processes.
   bool across_processes = false;
   bool use_spmd_partitioning = false;
+  /// The device of each partition, as an index in Client::devices(); empty: ascending.
+  std::vector<int> partition_devices;
   /// Per output of a partitioned program: whether XLA may choose its sharding.
   std::vector<bool> propagate_to_outputs;
   /// The device (its index in Client::devices()) of a program with a single replica.
@@ -141,7 +143,7 @@ class Executable {
 
   size_t num_outputs() const { return num_outputs_; }
   const std::string& name() const { return name_; }
-  /// The devices of this process that it runs on, as indices in Client::devices().
+  /// The devices of this process that it runs on, as ascending indices in Client::devices().
   const std::vector<int>& devices() const { return devices_; }
   /// Set for a program over several devices, if the plugin tells the shardings.
   const std::optional<std::vector<OutputSharding>>& output_shardings() const {
@@ -193,6 +195,7 @@ class Executable {
   std::vector<int64_t> parameter_bytes_;  // of programs over several devices; -1: unknown
   std::optional<std::vector<OutputSharding>> output_shardings_;
   std::vector<int> devices_;
+  std::vector<size_t> places_;  // for the plugin's n-th device: its place in `devices_`
   std::string name_;
 };
 

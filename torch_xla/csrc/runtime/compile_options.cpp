@@ -26,12 +26,17 @@ std::string EncodeCompileOptions(const CompileOptions& options, std::span<const 
       .Integer(/*num_partitions*/ 5, options.num_partitions)
       .Integer(/*use_spmd_partitioning*/ 6, options.use_spmd_partitioning);
   if (!device_ids.empty()) {
-    ProtoWriter devices;  // DeviceAssignmentProto.ComputationDevice
-    for (int64_t id : device_ids) devices.Integer(/*replica_device_ids*/ 1, id);
+    const int64_t num_partitions = options.num_partitions;
     ProtoWriter assignment;  // DeviceAssignmentProto
     assignment.Integer(/*replica_count*/ 1, num_replicas)
-        .Integer(/*computation_count*/ 2, 1)
-        .Message(/*computation_devices*/ 3, devices);
+        .Integer(/*computation_count*/ 2, num_partitions);
+    for (int64_t partition = 0; partition < num_partitions; ++partition) {
+      ProtoWriter devices;  // DeviceAssignmentProto.ComputationDevice
+      for (int64_t replica = 0; replica < num_replicas; ++replica) {
+        devices.Integer(/*replica_device_ids*/ 1, device_ids[replica * num_partitions + partition]);
+      }
+      assignment.Message(/*computation_devices*/ 3, devices);
+    }
     build_options.Message(/*device_assignment*/ 9, assignment);
   }
   if (!options.propagate_to_outputs.empty()) {

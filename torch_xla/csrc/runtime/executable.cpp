@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -132,6 +133,11 @@ Executable::Executable(std::shared_ptr<ClientImpl> client, void* handle, bool ma
   for (size_t i = 0; i < devices.num_addressable_devices; ++i) {
     devices_.push_back(client_->IndexOf(devices.addressable_devices[i]));
   }
+  const std::vector<int> by_partition = devices_;
+  std::ranges::sort(devices_);
+  for (int device : by_partition) {
+    places_.push_back(std::ranges::find(devices_, device) - devices_.begin());
+  }
   if (devices_.size() > 1) {
     // Only programs that need it pay for the serialization of the optimized program.
     const auto optimized = ReadOptimized(plugin, executable.get());
@@ -140,6 +146,11 @@ Executable::Executable(std::shared_ptr<ClientImpl> client, void* handle, bool ma
       num_parameters_ = static_cast<int64_t>(shape->parameter_bytes.size());
       parameter_bytes_ = std::move(shape->parameter_bytes);
       output_shardings_ = std::move(shape->outputs);
+      if (output_shardings_ && by_partition != devices_) {
+        for (OutputSharding& output : *output_shardings_) {
+          for (int64_t& device : output.devices) device = by_partition.at(device);
+        }
+      }
     }
   }
   guard.handle = nullptr;
@@ -222,14 +233,15 @@ void Executable::Run(std::span<const std::span<Buffer* const>> arguments,
   SmallArray<PJRT_Buffer* const*> input_lists(num_devices);
   SmallArray<PJRT_Buffer**> output_lists(num_devices);
   SmallArray<PJRT_Event*> events(num_devices);
-  for (size_t d = 0; d < num_devices; ++d) {
+  for (size_t p = 0; p < num_devices; ++p) {
+    const size_t d = places_[p];
     PJRT_Buffer** list = inputs.data() + d * num_arguments;
     for (size_t i = 0; i < num_arguments; ++i) {
       list[i] = static_cast<PJRT_Buffer*>(arguments[d][i]->handle());
     }
-    input_lists.data()[d] = list;
-    output_lists.data()[d] = reinterpret_cast<PJRT_Buffer**>(outputs.data() + d * num_outputs_);
-    events.data()[d] = nullptr;
+    input_lists.data()[p] = list;
+    output_lists.data()[p] = reinterpret_cast<PJRT_Buffer**>(outputs.data() + d * num_outputs_);
+    events.data()[p] = nullptr;
   }
 
   static const PJRT_ExecuteOptions& kOptions = *new Args<PJRT_ExecuteOptions>;
@@ -245,10 +257,11 @@ void Executable::Run(std::span<const std::span<Buffer* const>> arguments,
     plugin.Throw(error, "Executing program " + name_ + " failed");
   }
   client_->code.Started();
-  for (size_t d = 0; d < num_devices; ++d) {
+  for (size_t p = 0; p < num_devices; ++p) {
+    const size_t d = places_[p];
     // Release consumed arguments first, so that the peak does not count donated memory twice.
     if (may_donate_) ReleaseConsumed(arguments[d]);
-    results[d].done = Event(&plugin, events.data()[d]);
+    results[d].done = Event(&plugin, events.data()[p]);
     TakeOutputs({outputs.data() + d * num_outputs_, num_outputs_}, devices_[d], results[d].outputs);
   }
 }
