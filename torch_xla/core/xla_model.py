@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_xla import _XLAC, runtime
-from torch_xla._internal.compile import optimization_barrier, step_closures
+from torch_xla._internal.compile import step_closures
 from torch_xla._internal.compile.step import sync
 from torch_xla._internal.device.module import SEED_MASK
 from torch_xla._internal.device.sharded_inputs import send_sharded
@@ -327,7 +327,7 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     Args:
         tensors: XLA tensors of any shapes and dtypes.
     """
-    optimization_barrier.apply_(list(tensors))
+    _XLAC._xla_optimization_barrier_(list(tensors))
 
 
 def add_step_closure(

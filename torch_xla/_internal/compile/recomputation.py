@@ -14,7 +14,6 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from torch_xla import _XLAC
-from torch_xla._internal.compile import optimization_barrier
 from torch_xla._internal.nested_data import map_tensors
 from torch_xla._internal.tensors import is_xla, plain
 
@@ -39,7 +38,7 @@ class _Barrier(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         zero = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
         held = (x for tensor in tensors for x in plain(tensor) if is_xla(x))
-        values = iter(optimization_barrier.apply_late([zero, *held], late))
+        values = iter(_XLAC._xla_optimization_barrier([zero, *held], late))
         results = [next(values), *(_made_of(tensor, values) for tensor in tensors)]
         ctx.set_materialize_grads(False)
         # A result that needed no gradient needs none again: both computations save the same

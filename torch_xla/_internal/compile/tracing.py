@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal.compile import eager, host_operators, optimization_barrier
+from torch_xla._internal.compile import eager, host_operators
 
 
 class Function(NamedTuple):
@@ -57,7 +57,7 @@ def function(
     outputs = list(outputs)
     for made in (effects, capture.take_effects()):
         if outputs and made is not None:
-            outputs[0] = optimization_barrier.apply([outputs[0], made])[0]
+            outputs[0] = _XLAC._xla_optimization_barrier([outputs[0], made])[0]
     made = Function(*capture.function(list(inputs), outputs, name, portable, numbers))
     if portable and host_operators.TARGET in made.text:
         raise NotImplementedError(
@@ -164,9 +164,9 @@ def build(
     # Host calls within the function come after the calls before it and before the calls after it,
     # even if nobody reads the results.
     token = _XLAC._xla_collective_token(str(operands[0].device))
-    operands[0] = optimization_barrier.apply([operands[0], token])[0]
+    operands[0] = _XLAC._xla_optimization_barrier([operands[0], token])[0]
     results = _XLAC._stablehlo_call(text, operands)
-    _XLAC._xla_assign(token, optimization_barrier.apply([token, results[0]])[0])
+    _XLAC._xla_assign(token, _XLAC._xla_optimization_barrier([token, results[0]])[0])
     return results
 
 

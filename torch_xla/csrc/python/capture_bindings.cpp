@@ -7,6 +7,7 @@
 #include "exec/executor.h"
 #include "exec/may_cut.h"
 #include "lowering/precision.h"
+#include "ops/barrier.h"
 #include "ops/stablehlo_op.h"
 #include "python/bindings.h"
 #include "python/devices.h"
@@ -188,6 +189,10 @@ void BindCapture(py::module_& m) {
         return aten::CollectiveTokenTensor(Ordinal(device), /*make=*/true);
       },
       py::arg("device"), NoGil());
+  m.def("_xla_optimization_barrier", &aten::OptimizationBarrier, py::arg("tensors"),
+        py::arg("late") = std::vector<at::Tensor>(), NoGil());
+  m.def("_xla_optimization_barrier_", &aten::OptimizationBarrierInPlace, py::arg("tensors"),
+        NoGil());
   // Calls a function from this library's own text, which needs no check.
   m.def("_stablehlo_call", &aten::CallStableHlo, py::arg("text"), py::arg("inputs"), NoGil());
   m.def("_xla_forbid_cuts", &exec::ForbidCuts, py::arg("why"));

@@ -1,27 +1,9 @@
-// StableHLO that is given as text.
-#include <algorithm>
-#include <regex>
-#include <unordered_map>
+// StableHLO that is given as text, and barriers.
 
 #include "sizes/rules_common.h"
 
 namespace torch_xla::sizes::bounded {
 namespace {
-
-/// Whether a line of StableHLO fits any size: it is elementwise, or reads only the first element.
-bool IsOfAnySize(std::string_view line) {
-  static const auto& allowed = *new std::regex(
-      "\\s*(module |func\\.func public |return |\\}|$|%[\\d:]+ = \"stablehlo\\."
-      "(optimization_barrier\"|compare\"|or\"|select\"|"
-      "constant\"\\(\\) \\{value = dense<[-+.\\w]+>|"
-      "broadcast_in_dim\"\\(%\\d+\\) \\{broadcast_dimensions = array<i64>\\}|"
-      "slice\"\\(%\\w+\\) \\{start_indices = array<i64: 0(, 0)*>, limit_indices = array<i64: 1(, "
-      "1)*>|"
-      "reshape\"\\(%\\d+\\) : \\(tensor<(1x)+[a-z]\\w*>\\)))");
-  line = line.substr(0, 240);  // std::regex recurses by the line's length
-  return std::regex_search(line.begin(), line.end(), allowed,
-                           std::regex_constants::match_continuous);
-}
 
 /// The functions are rewritten as graphs of their own, for parameters that lie like the loop's
 /// operands. What is carried has to lie the same after each turn, so a turn's padding is as unknown
@@ -92,52 +74,17 @@ void RewriteLoop(G& g, const ResultShapes::LoopAt& at) {
   g.Emit(std::move(values), std::move(words), layouts);
 }
 
-/// StableHLO text such as barriers: the sizes of the operands in it are replaced by their bounds.
 void Text(G& g) {
-  if (const ResultShapes::LoopAt* loop = g.loop()) return RewriteLoop(g, *loop);
-  const size_t begin = g.Named("text").word;
-  const ir::Words& words = g.node().attributes();
-  const std::string_view text(reinterpret_cast<const char*>(words.data() + begin),
-                              words[begin - 1]);
-  if (text.find("stablehlo.while") != text.npos) Refuse("a loop on the device is for its sizes");
-  for (std::string_view rest = text; !rest.empty();) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    if (!IsOfAnySize(rest.substr(0, end))) Refuse("its text is for one size");
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  const auto join = [](c10::IntArrayRef sizes) {
-    std::string joined;
-    for (int64_t size : sizes) joined += std::to_string(size) + "x";
-    return joined;
-  };
-  std::unordered_map<std::string, const BoundedLayout*> layouts;
-  for (size_t i = 0; i < g.node().operands().size(); ++i) {
-    const BoundedLayout& layout = g.In(i).layout;
-    const auto [it, is_new] = layouts.emplace(join(g.node().operands()[i].shape()->dims), &layout);
-    if (!is_new) RequireSame(*it->second, layout);
-  }
-  std::string bounded;
-  constexpr std::string_view kTensor = "tensor<";
-  for (size_t at = 0; at < text.size();) {
-    const size_t found = std::min(text.find(kTensor, at), text.size());
-    const size_t dims = std::min(found + kTensor.size(), text.size());
-    bounded += text.substr(at, dims - at);
-    at = std::min(text.find_first_not_of("0123456789x", dims), text.size());
-    const std::string exact(text.substr(dims, at - dims));
-    const auto layout = layouts.find(exact);
-    bounded += layout == layouts.end() ? exact : join(BoundsOf(*layout->second));
-  }
-  ir::Words changed;
-  ir::AttributeWriter writer(changed);
-  writer.String(bounded);
-  writer.Int(static_cast<int64_t>(g.node().operands().size()));
-  std::vector<BoundedLayout> results;
-  for (size_t i = 0; i < g.node().num_outputs(); ++i) {
-    const auto layout = layouts.find(join(g.node().shape(i)->dims));
-    results.push_back(layout == layouts.end() ? FixedLayout(g.node().shape(i)->dims)
-                                              : *layout->second);
-  }
-  g.Emit(g.Values(), std::move(changed), results);
+  const ResultShapes::LoopAt* loop = g.loop();
+  if (!loop) Refuse("its text is for one size");
+  RewriteLoop(g, *loop);
+}
+
+void OptimizationBarrier(G& g) {
+  std::vector<BoundedLayout> layouts;
+  for (size_t i = 0; i < g.node().num_outputs(); ++i) layouts.push_back(g.In(i).layout);
+  const ir::NodePtr made = MakeShaped(g, g.node().op(), g.Values(), g.node().attributes(), layouts);
+  for (uint32_t i = 0; i < layouts.size(); ++i) g.Set(i, {made, i}, layouts[i]);
 }
 
 }  // namespace
@@ -145,6 +92,7 @@ void Text(G& g) {
 Table TextRules() {
   return {
       {&Text, {"torch_xla::stablehlo"}},
+      {&OptimizationBarrier, {"xla::optimization_barrier"}},
   };
 }
 

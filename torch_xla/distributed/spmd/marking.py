@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from torch_xla import _XLAC, runtime
-from torch_xla._internal.compile import optimization_barrier
 from torch_xla._internal.replicas import replication
 from torch_xla._internal.tensors import is_xla
 from torch_xla.distributed.spmd.manual import refuse_part
@@ -93,7 +92,7 @@ def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
     marked = _XLAC._xla_marked_sharding(t) is not None
     _XLAC._xla_clear_sharding(t)
     if marked:  # The data keeps its sharding; the next program's result need not.
-        optimization_barrier.apply_([plain])
+        _XLAC._xla_optimization_barrier_([plain])
     return plain
 
 
@@ -177,7 +176,7 @@ def apply_backward_optimization_barrier(m: nn.Module) -> None:
     """
 
     def hook(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
-        optimization_barrier.apply_(
+        _XLAC._xla_optimization_barrier_(
             [g for g in grad_input if isinstance(g, torch.Tensor) and is_xla(g)]
         )
 
