@@ -184,8 +184,10 @@ class _Layouts:
     @staticmethod
     def _look(tensor: torch.Tensor) -> Any:
         layout = _XLAC._xla_get_layout(tensor)
-        if layout is None:
-            return id(tensor)  # The tensor itself: strides do not identify its content.
+        if layout is None or _XLAC._xla_get_storage_tensor(tensor).dtype != tensor.dtype:
+            # The tensor itself: strides do not identify its content, or a file's storage, which
+            # has one dtype, cannot have it.
+            return id(tensor)
         strides, offset = layout
         return (tensor.dtype, tuple(tensor.size()), tuple(strides), offset)
 

@@ -322,6 +322,48 @@ def test_copy_shares_memory(device, copied):
         assert ours == reference, name
 
 
+# Of memory of 12 numbers, which the look has in another dtype.
+OTHER_DTYPES = {
+    "narrower": (torch.int32, lambda x: x[1:].view(torch.int16)),
+    "wider": (torch.int16, lambda x: x.view(torch.int64)[1:]),
+    "as wide": (torch.float32, lambda x: x[2].view(torch.int32)),
+    "a step": (torch.int32, lambda x: x.view(torch.uint8)[1:, ::3]),
+    "transposed": (torch.int32, lambda x: x.view(torch.int16).T),
+    "real parts": (torch.complex64, lambda x: x[1].real),
+    "imaginary parts": (torch.complex64, lambda x: x[1:].imag),
+    "pairs": (torch.complex64, lambda x: torch.view_as_real(x)[2:]),
+    "complex numbers": (torch.float32, lambda x: torch.view_as_complex(x.view(3, 2, 2))[1:]),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_DTYPES)
+def test_copies_of_a_look_in_another_dtype(device, name):
+    """They lie in the memory where the look does, and copies share it."""
+    dtype, look = OTHER_DTYPES[name]
+    results = []
+    for on in ("cpu", device):
+        x = torch.arange(12, device=on).reshape(3, 4).to(dtype)
+        y = look(x)
+        places = [y.storage_offset(), y.data_ptr() - x.data_ptr()]
+        storage = y.untyped_storage()
+        first = torch.empty(0, dtype=y.dtype, device=on).set_(storage, y.storage_offset(), (1,))
+        first.fill_(7)
+        copied = copy.copy(y)
+        copied[-1] = 5
+        base, seen = copy.deepcopy([x, y])
+        seen[0] = 3
+        file = io.BytesIO()
+        torch.save(y, file)
+        file.seek(0)
+        restored = torch.load(file)
+        restored[0] = 2
+        results.append((places, *map(torch.Tensor.tolist, (x, y, copied, base, seen, restored))))
+        if name != "transposed":  # On xla that is read as it looks.
+            start = y.as_strided((1,), (1,), y.storage_offset())
+            assert start.tolist() == first.tolist()
+    assert results[0] == results[1]
+
+
 def test_copies_of_containers_and_modules_share_memory(device):
     model = nn.Linear(2, 2).to(device)
     for copied in (copy.copy(model), {k: copy.copy(v) for k, v in model.state_dict().items()}):

@@ -1,8 +1,7 @@
 #include "aten/overlap.h"
 
-#include <optional>
-
 #include "aten/bridge.h"
+#include "aten/layout.h"
 
 namespace torch_xla::aten {
 namespace {
@@ -16,24 +15,11 @@ struct Block {
 };
 
 std::optional<Block> BlockOf(const XLATensorImpl& tensor) {
-  Block block{0, 0, tensor::ContiguousStrides(tensor.sizes())};
-  auto size = static_cast<int64_t>(c10::elementSize(tensor.root()->shape()->dtype));
-  if (const tensor::View* view = tensor.view()) {
-    for (const tensor::ViewStep& step : view->steps) {
-      if (step.bitcast) {
-        size = static_cast<int64_t>(c10::elementSize(*step.bitcast));
-        continue;
-      }
-      const bool is_last = &step == &view->last();
-      if (is_last ? !tensor::FillsBlock(step.sizes, step.strides)
-                  : !tensor::IsDense(step.sizes, step.strides))
-        return std::nullopt;
-      block.begin += step.offset * size;
-      if (is_last) block.strides = step.strides;
-    }
-  }
-  block.end = block.begin + tensor.numel() * size;
-  return block;
+  std::optional<Layout> layout =
+      LayoutOf(tensor.view(), tensor.root()->shape()->dtype, tensor.sizes());
+  if (!layout || !tensor::FillsBlock(tensor.sizes(), layout->strides)) return std::nullopt;
+  const auto size = static_cast<int64_t>(tensor.dtype().itemsize());
+  return Block{layout->begin, layout->begin + tensor.numel() * size, std::move(layout->strides)};
 }
 
 }  // namespace

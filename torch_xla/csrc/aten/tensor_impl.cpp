@@ -3,6 +3,7 @@
 #include <c10/core/AutogradState.h>
 
 #include "XLAOps.h"
+#include "aten/layout.h"
 #include "debug/metrics.h"
 #include "exec/executor.h"
 #include "tensor/device.h"
@@ -55,6 +56,10 @@ void XLATensorImpl::ShowAsContiguous(c10::IntArrayRef sizes) {
   set_sizes_contiguous(sizes);
   const tensor::ViewStep* step = view_ ? &view_->last() : nullptr;
   storage_offset_ = step && !step->bitcast ? step->offset : 0;
+  if (!view_ || view_->steps.size() == 1) return;
+  const auto size = static_cast<int64_t>(dtype().itemsize());
+  const std::optional<Layout> layout = LayoutOf(view_.get(), root_->shape()->dtype, sizes);
+  if (layout && layout->begin % size == 0) storage_offset_ = layout->begin / size;
 }
 
 void XLATensorImpl::BecomeNormalTensor(c10::DispatchKeySet keys) {

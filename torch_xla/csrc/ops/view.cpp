@@ -245,7 +245,8 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
   Geometry geometry(self);
   const bool dense = IsDense(geometry);
   const int64_t have = dense ? ElementsBelow(*geometry.impl) : self.numel();
-  geometry.offset = storage_offset.value_or(geometry.offset) - (dense ? 0 : geometry.offset);
+  const int64_t moved = storage_offset ? *storage_offset - self.storage_offset() : 0;
+  geometry.offset = moved + (dense ? geometry.offset : 0);
   int64_t last = geometry.offset;
   bool empty = false, overflows = false;
   for (size_t i = 0; i < size.size(); ++i) {

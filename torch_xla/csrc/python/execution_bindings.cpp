@@ -2,6 +2,7 @@
 #include "aten/bridge.h"
 #include "aten/generator.h"
 #include "aten/index_check.h"
+#include "aten/layout.h"
 #include "aten/torch_storage.h"
 #include "exec/executor.h"
 #include "ir/dump.h"
@@ -143,16 +144,17 @@ void BindExecution(py::module_& m) {
   m.def("_xla_get_tensor_id", [](const at::Tensor& tensor) {
     return reinterpret_cast<uintptr_t>(aten::GetImpl(tensor, "_xla_get_tensor_id")->root().get());
   });
-  // Returns (strides, offset) in elements of the storage; None if they cannot express the view.
+  // Returns (strides, offset) in elements of the tensor's dtype; None if they cannot express the
+  // view.
   using Layout = std::pair<std::vector<int64_t>, int64_t>;
   m.def("_xla_get_layout", [](const at::Tensor& tensor) -> std::optional<Layout> {
     const aten::XLATensorImpl* impl = aten::GetImpl(tensor, "_xla_get_layout");
     if (impl->is_conj() || impl->is_neg()) return std::nullopt;
-    const tensor::View* view = impl->view();
-    if (!view) return Layout(tensor.strides().vec(), 0);
-    const tensor::ViewStep& step = view->last();
-    if (view->steps.size() != 1 || step.bitcast) return std::nullopt;
-    return Layout({step.strides.begin(), step.strides.end()}, step.offset);
+    const std::optional<aten::Layout> layout =
+        aten::LayoutOf(impl->view(), impl->root()->shape()->dtype, impl->sizes());
+    const auto size = static_cast<int64_t>(tensor.element_size());
+    if (!layout || layout->begin % size != 0) return std::nullopt;
+    return Layout({layout->strides.begin(), layout->strides.end()}, layout->begin / size);
   });
   // Returns a tensor over the whole storage of `tensor`.
   m.def("_xla_get_storage_tensor", [](const at::Tensor& tensor) {
