@@ -735,8 +735,15 @@ def exported_program_to_stablehlo(
     program = exported_model.run_decompositions({})
     nodes = program.graph_module.graph.nodes
     values = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
-    dynamic = any(_dynamic_dims(v) for v in values if isinstance(v, torch.Tensor))
-    if not dynamic:
+    sizes: list[Any] = [
+        v.shape[i] for v in values if isinstance(v, torch.Tensor) for i in _dynamic_dims(v)
+    ]
+    for size in sizes:
+        if not size.node.expr.is_symbol:
+            raise ValueError(
+                f"{_WHAT}: expected dynamic dimensions of one size, got the size {size}"
+            )
+    if not sizes:
         kept: list[int] | None = [] if options.inline_all_constant else None
         form = _Form([_trace(program, 0, options, kept)])
     else:

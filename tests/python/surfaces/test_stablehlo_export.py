@@ -192,6 +192,23 @@ def exported(f, *args, dims=None, options=None):
     return exported_program_to_stablehlo(program, options)
 
 
+def test_a_program_that_takes_no_tensor(tmp_path):
+    """Such a program was exported, and raised when it was called."""
+    folder = str(tmp_path)
+    exported(lambda x: (torch.ones(x.shape[0], 2) * 3, torch.arange(2)), rand(4)).save(folder)
+    ones, numbers = StableHLOGraphModule.load(folder)(rand(4))
+    assert ones.tolist() == [[3, 3]] * 4 and numbers.tolist() == [0, 1]
+
+
+def test_a_dynamic_size_that_follows_from_another():
+    size = torch.export.Dim("size", min=2, max=63)
+    model, shapes = torch.nn.Bilinear(4, 4, 2), ({0: size + 1}, {0: size})
+    model.forward = lambda x, y: x[1:] + y
+    program = torch.export.export(model, (rand(4, 4), rand(3, 4)), dynamic_shapes=shapes)
+    with pytest.raises(ValueError, match="dynamic dimensions of one size, got the size"):
+        exported_program_to_stablehlo(program)
+
+
 NUMBERS = [
     lambda x: x * 0.5,
     lambda x: x / 8,

@@ -50,6 +50,7 @@ std::vector<at::Tensor> NodeBuilder::Results(const ir::NodePtr& node) const {
 std::vector<at::Tensor> NodeBuilder::List() { return Results(Node()); }
 
 std::vector<at::Tensor> NodeBuilder::List(const ir::OutputShapes& shapes) {
+  if (device_ < 0) device_ = tensor::CurrentDevice();
   return Results(tensor::MakeOpNode(&op_, std::move(operands_), std::move(attributes_),
                                     [&] { return shapes; }));
 }
