@@ -420,3 +420,12 @@ def test_a_number_that_an_operation_cannot_take(device):
     with pytest.raises(IndexError):
         step(torch.full((2,), 6, device=device))
     assert step(torch.full((2,), 5, device=device)).tolist() == [10.0, 10.0]
+
+
+def test_a_replayed_function_within_torch_compile(device):
+    """Dynamo traced the machinery of replay itself, which then called a logger."""
+    layer = torch.nn.Linear(6, 2).to(device)
+    inner = torch_xla.compile(lambda x: layer(x).tanh(), replay=True)
+    outer = torch.compile(lambda x: inner(x) * 2, backend="openxla", fullgraph=True)
+    for batch, _ in batches(device, 4):
+        torch.testing.assert_close(outer(batch), layer(batch).tanh() * 2)

@@ -482,6 +482,8 @@ def replayed(function: Callable[..., Any], region: Region, name: str | None) -> 
 
     @functools.wraps(function, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # The function becomes part of a larger program.
+            return function(*args, **kwargs)
         state = getattr(local, "state", None)
         if state is None:
             state = local.state = _OfThread(function, title, region)
