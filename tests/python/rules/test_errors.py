@@ -38,6 +38,13 @@ CALLS: dict[str, Callable[[Device], Any]] = {
     "softmax of integers": lambda d: ones(d, 2, dtype=I64).softmax(0),
     "std of integers": lambda d: ones(d, 2, dtype=I64).std(),
     "negative integer power": lambda d: ones(d, 2, dtype=I64) ** -1,
+    # These ended the process: a division by zero.
+    "convolution without a stride": lambda d: torch.conv2d(
+        ones(d, 1, 1, 3, 3), ones(d, 1, 1, 2, 2), stride=0
+    ),
+    "backward pass of a convolution without groups": lambda d: torch.ops.aten.convolution_backward(
+        *(ones(d, 1, 1, 3, 3),) * 3, None, [1], [0], [1], False, [0], 0, [True] * 3
+    ),
     "zero-dim cat": lambda d: torch.cat([ones(d), ones(d)]),
     "out of another dtype": lambda d: torch.gather(
         ones(d, 2), 0, ones(d, 2, dtype=I64) - 1, out=ones(d, 2, dtype=F64)

@@ -331,6 +331,7 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   at::DimVector sizes{input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
   for (int64_t d = 2; d < input.dim(); ++d) {
     auto of = [&](c10::IntArrayRef list) { return list.size() == 1 ? list[0] : list.at(d - 2); };
+    TORCH_CHECK(of(stride) > 0, "non-positive stride is not supported");
     const int64_t reach = of(dilation) * (weight.size(d) - 1);
     const int64_t size =
         transposed
@@ -345,7 +346,9 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
 ThreeTensors convolution_backward(const at::Tensor& grad, const at::Tensor& input,
                                   const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
                                   c10::IntArrayRef, c10::IntArrayRef, c10::IntArrayRef, bool,
-                                  c10::IntArrayRef, int64_t, std::array<bool, 3> output_mask) {
+                                  c10::IntArrayRef, int64_t groups,
+                                  std::array<bool, 3> output_mask) {
+  TORCH_CHECK(groups > 0, "expected groups to be greater than 0, but got groups=", groups);
   const auto channels = bias_sizes ? *bias_sizes : grad.sizes().slice(1, 1);
   return {output_mask[0] ? Like(input) : at::Tensor(), output_mask[1] ? Like(weight) : at::Tensor(),
           output_mask[2] ? at::empty(channels, grad.options()) : at::Tensor()};
