@@ -21,6 +21,7 @@ import functools
 import sys
 import threading
 import time
+import types
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -94,19 +95,37 @@ def _is_beside() -> bool:
     return is_started_by_python and thread is not threading.main_thread()
 
 
+# How many tensors (or lists) come first in the short forms of ProcessGroup's collectives, that have
+# a tensor instead of a list of tensors, and numbers instead of options.
+_SHORT_FORMS = {"allreduce": 1, "broadcast": 1, "reduce": 1, "allgather": 2, "gather": 2}
+_SHORT_FORMS |= {"scatter": 2, "reduce_scatter": 2}
+
+
+def _long_form(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns the lists and options that a short form of a collective stands for."""
+    options = types.SimpleNamespace(rootRank=0, reduceOp=dist.ReduceOp.SUM)
+    names = {int: "rootRank", datetime.timedelta: "timeout"}
+    for value in (*args[_SHORT_FORMS[name] :], *kwargs.values()):
+        setattr(options, names.get(type(value), "reduceOp"), value)
+    tensors = args[: _SHORT_FORMS[name]]  # An empty list is of who gets or gives nothing.
+    return (*([x] if isinstance(x, torch.Tensor) or x else [] for x in tensors), options)
+
+
 def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
     """Makes a collective that takes CPU tensors, too; they go by Gloo."""
 
     @functools.wraps(method)
     def collective(self: ProcessGroupXla, *args: Any, **kwargs: Any) -> Work:
+        name = method.__name__
         if {tensor.device.type for tensor in _leaves(args)} != {"cpu"}:
+            if name in _SHORT_FORMS and any(isinstance(x, torch.Tensor) for x in args[:2]):
+                args, kwargs = _long_form(name, args, kwargs), {}
             return method(self, *args, **kwargs)
         # Other members may wait for operations that are traced here, so sync. A thread without xla
         # tensors (such as PyTorch's thread that saves checkpoints) has traced nothing, and would
         # cut other threads' steps at any place.
         if not torch._C._is_multithreading_enabled():
             sync()
-        name = method.__name__
         # Messages have tags, so a sender and a receiver may be threads of different kinds.
         kind = _HostMessage if name in ("send", "recv", "recv_anysource") else _HostWork
         beside = kind is _HostWork and _is_beside()
@@ -134,12 +153,14 @@ class _HostWork(Work):
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         end = time.monotonic() + timeout.total_seconds() if timeout else None
         while True:
+            was_done = self.is_completed()
             try:
                 return self._look()
             except RuntimeError as error:
-                is_done = self.is_completed()
-                replication.raise_for_ended(error, self._members, is_done)
-                if is_done or (end is not None and time.monotonic() > end):
+                if self.is_completed() and not was_done:
+                    continue  # It ended just after that moment, perhaps well.
+                replication.raise_for_ended(error, self._members, was_done)
+                if was_done or (end is not None and time.monotonic() > end):
                     raise
 
     def _look(self) -> bool:
@@ -366,12 +387,14 @@ class ProcessGroupXla(dist.ProcessGroup):
     ) -> torch.Tensor:
         """Traces a transfer between two ranks of the group; only these two trace it.
 
-        Messages of a group and a tag come in their order, whatever goes the other way.
+        Messages of a group and a tag come in their order, whatever goes the other way. The result
+        has one dimension: the ends must agree on a number of elements, not on a shape.
         """
         pair = [self._members[source], self._members[target]]
         arguments = [*pair, tag, zlib.crc32(self._name.encode())]
         with torch.no_grad():
-            return collectives.run("transfer", [tensor.detach()], [sorted(pair)], arguments)[0]
+            flat = tensor.detach().reshape(-1)
+            return collectives.run("transfer", [flat], [sorted(pair)], arguments)[0]
 
     @_by_place
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
@@ -412,6 +435,11 @@ class ProcessGroupXla(dist.ProcessGroup):
                 _XLAC._xla_forbid_cuts(before)
         return _done(tensors)
 
+    def _check_lists(self, name: str, *lists: Sequence[torch.Tensor]) -> None:
+        for count in map(len, lists):
+            if count != self.size():
+                raise ValueError(f"{name}: expected a list of {self.size()} tensors, got {count}")
+
     @staticmethod
     def _check_dtype(name: str, output: torch.Tensor, input: torch.Tensor) -> None:
         if output.dtype != input.dtype:
@@ -440,6 +468,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
+        self._check_lists("all_gather", *outputs)
         for targets, tensor in zip(outputs, inputs, strict=True):
             self._check_size("all_gather", targets[self.rank()], tensor.numel())
             if len({target.numel() for target in targets}) == 1:
@@ -495,6 +524,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
     ) -> Work:
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        self._check_lists("reduce_scatter", *inputs)
         for output, parts in zip(outputs, inputs, strict=True):
             self._check_size("reduce_scatter", output, parts[self.rank()].numel())
             if len({part.numel() for part in parts}) == 1:
@@ -542,9 +572,9 @@ class ProcessGroupXla(dist.ProcessGroup):
                     continue
                 if source == self.rank():
                     if inputs[target].numel():
-                        self._transfer(inputs[target].reshape(-1), source, target)
+                        self._transfer(inputs[target], source, target)
                 elif outputs[source].numel():
-                    empty = torch.zeros_like(outputs[source]).reshape(-1)
+                    empty = torch.zeros_like(outputs[source])
                     results[source] = self._transfer(empty, source, target)
         targets = [outputs[i] for i in results]
         self._write(targets, list(results.values()))
@@ -566,6 +596,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     def alltoall(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
+        self._check_lists("all_to_all", outputs, inputs)
         self._exchange(outputs, inputs)
         return _done(outputs)
 
@@ -603,6 +634,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     def gather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
+        self._check_lists("gather", *outputs)
         for targets, tensor in zip(outputs, inputs, strict=False):
             for target in targets:
                 self._check_size("gather", target, tensor.numel())
@@ -617,6 +649,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
     ) -> Work:
         root = opts.rootRank
+        self._check_lists("scatter", *inputs)
         for output, parts in zip(outputs, inputs, strict=False):
             for part in parts:
                 self._check_size("scatter", output, part.numel())
@@ -706,6 +739,9 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
     if len(members) > 1:
         sync()  # Another member may wait for what is traced here.
         replication.exchange(name, b"", members)
+        if len(members) == replication.topology().world_size:
+            # All are here now. Later, the two ends of a first message would wait for the others.
+            replication.connect()
     return ProcessGroupXla(members, options.group_rank, store, options.timeout)
 
 

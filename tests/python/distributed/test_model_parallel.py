@@ -87,6 +87,25 @@ for _schedule, _each, _counts in (
     cases.add(_schedule.__name__, lambda d, s=_schedule, n=_each: pipeline(d, s, n), _counts)
 
 
+@cases.case(2)
+def pipeline_of_a_traced_model(device_type: str) -> Any:
+    """Its stages greet each other by a number of no dimensions, which is received as of one."""
+    torch.manual_seed(2)
+    points = {"1": pipelining.SplitPoint.BEGINNING}
+    pipe = pipelining.pipeline(
+        nn.Sequential(Layer(), Layer()), mb_args=(torch.randn(2, 6),), split_spec=points
+    )
+    stage = pipe.build_stage(dist.get_rank(), torch.device(device_type))
+    runner = pipelining.Schedule1F1B(stage, n_microbatches=4, loss_fn=squares)
+    x, target = torch.randn(8, 6).to(device_type), torch.randn(8, 6).to(device_type)
+    losses: list[torch.Tensor] = []
+    if dist.get_rank() == 0:
+        output = runner.step(x)
+    else:
+        output = runner.step(target=target, losses=losses)
+    return output, losses, [parameter.grad for parameter in stage.submod.parameters()]
+
+
 # ------------------------------------------------------------------ context parallelism
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from testing.mesh_cases import Cases, check
+from testing.replicas import run_replicas
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -80,6 +81,88 @@ HOOKS: dict[str, tuple[Callable[[], Any], Any]] = {
 for name, (state, hook) in HOOKS.items():
     counts = (2, 4) if name in ("fp16", "power") else (2,)
     cases.add(f"hook_{name}", lambda d, s=state, h=hook: hooked(d, s, h), counts)
+
+
+@cases.case(2, 4)
+def join_with_unused_parameters(device_type: str) -> Any:
+    """Replicas have batches of several numbers, and steps use several branches."""
+    torch.manual_seed(1)
+    first, *branches = (nn.Linear(8, 8).to(device_type) for _ in range(3))
+
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.branches = first, nn.ModuleList(branches)
+
+        def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
+            return self.branches[which](self.first(x))
+
+    group = group_of(device_type)
+    model = DistributedDataParallel(Branches(), process_group=group, find_unused_parameters=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for by_all in (True, False):
+        with model.join(divide_by_initial_world_size=by_all):
+            for step in range(2 + dist.get_rank()):
+                optimizer.zero_grad()
+                loss = model(drawn(device_type, 4, 8, seed=step), step % 2).square().mean()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+    return losses, list(model.parameters())
+
+
+# ------------------------------------------------------------------ groups
+
+
+@cases.case(2, 4)
+def short_forms(device_type: str) -> Any:
+    """ProcessGroup's methods with tensors where other forms have lists, and numbers for options."""
+    group, world, largest = group_of(device_type), dist.get_world_size(), dist.ReduceOp.MAX
+    found: list[torch.Tensor] = []
+
+    def call(name: str, *arguments: Any, rank: int | None = None, **named: Any) -> None:
+        getattr(group, name)(*arguments, **named).wait()
+        if rank in (None, dist.get_rank()):
+            first = arguments[0]
+            found.extend(first if isinstance(first, list) else [first])
+
+    def places() -> list[torch.Tensor]:
+        return [torch.zeros(3, device=device_type) for _ in range(world)]
+
+    parts = [drawn(device_type, 3, seed=seed) for seed in range(world)]
+    call("allreduce", drawn(device_type, 3))
+    call("allreduce", torch.tensor(1.0 + dist.get_rank(), device=device_type))
+    call("allreduce", drawn(device_type, 3), largest)
+    call("allreduce", drawn(device_type, 3), op=largest)
+    call("allreduce", [drawn(device_type, 3)], largest)
+    call("broadcast", drawn(device_type, 3), 1)
+    call("broadcast", drawn(device_type, 3), root=1)
+    call("reduce", drawn(device_type, 3), 1, largest, rank=1)
+    call("allgather", places(), drawn(device_type, 3))
+    call("gather", places() if dist.get_rank() == 1 else [], drawn(device_type, 3), 1, rank=1)
+    call("scatter", places()[0], parts if dist.get_rank() == 1 else [], 1)
+    call("reduce_scatter", places()[0], parts)
+    call("reduce_scatter", places()[0], parts, largest)
+    return found
+
+
+@cases.case(2, 4)
+def lists_of_a_wrong_length(device_type: str) -> Any:
+    """All members refuse them, so that none waits for another."""
+    group, x, root = group_of(device_type), drawn(device_type, 2), dist.get_rank() == 0
+    alone = [torch.zeros(2, device=device_type)]
+    for call in (
+        lambda: dist.all_gather(alone, x, group=group),
+        lambda: dist.reduce_scatter(x, alone, group=group),
+        lambda: dist.all_to_all(alone, alone, group=group),
+        lambda: dist.gather(x, alone, group=group) if root else 1 / 0,
+        lambda: dist.scatter(x, alone, group=group) if root else 1 / 0,
+    ):
+        with pytest.raises((ValueError, RuntimeError, ZeroDivisionError)):
+            call()
+    dist.all_reduce(x, group=group)
+    return x
 
 
 # ------------------------------------------------------------------ objects
@@ -287,6 +370,48 @@ def norm_of_a_group_and_converted(device_type: str) -> Any:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model, groups[dist.get_rank()])
         assert isinstance(model[1], nn.SyncBatchNorm)
     return model(drawn(device_type, 3, 2, 4)), dict(model.named_buffers())
+
+
+@pytest.mark.parametrize("error", [None, "failed"])
+def test_a_work_that_ends_when_a_look_at_it_does(error):
+    """Then it was neither late nor does it have the error of the look."""
+
+    class Late:
+        is_done = False
+
+        def wait(self, timeout: datetime.timedelta) -> bool:
+            was_done, self.is_done = self.is_done, True
+            if error or not was_done:
+                raise RuntimeError(error if was_done else "Operation timed out!")
+            return was_done
+
+        def is_completed(self) -> bool:
+            return self.is_done
+
+    work = xla_backend._HostWork(Late(), [0])
+    if error:
+        with pytest.raises(RuntimeError, match="^failed$"):
+            work.wait()
+    else:
+        assert work.wait()
+
+
+def run_first_message() -> Any:
+    dist.init_process_group("xla", init_method="xla://")
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    x = torch.full((2,), float(rank), device="xla")
+    if rank == 0:
+        dist.send(x, 1)
+    elif rank == 1:
+        dist.recv(x, 0)
+        store.set("received", str(x.tolist()))
+    return store.get("received").decode()
+
+
+def test_a_first_message_does_not_wait_for_others(tmp_path):
+    """They may wait for its receiver, who tells them by other means."""
+    found = run_replicas(run_first_message, 3, tmp_path, XLA_COLLECTIVE_TIMEOUT="20")
+    assert found == ["[0.0, 0.0]"] * 3
 
 
 def run_all() -> dict[str, Any]:

@@ -470,16 +470,16 @@ def ends_of_channel(channel: int, sends: bool) -> tuple[int, int]:
         rank = topology().rank
         keys = PrefixStore(f"channel/{channel}", store().clone())  # type: ignore[attr-defined]
         own, other = ("source", "target") if sends else ("target", "source")
+        verb, opposite = ("sends", "receives") if sends else ("receives", "sends")
         # The first replica that sets the key owns this end of the channel.
         taken = int(keys.compare_set(own, "", str(rank)))
         if taken != rank:
-            verb = "sends" if sends else "receives"
             raise RuntimeError(f"replica {taken} {verb} on channel {channel} already")
         deadline = time.monotonic() + timeout()
         while not keys.check([other]):
             if time.monotonic() > deadline:
-                verb = "receives" if sends else "sends"
-                raise RuntimeError(f"no replica {verb} on channel {channel} within {timeout():g} s")
+                text = f"no replica {opposite} on channel {channel} within {timeout():g} s"
+                raise RuntimeError(text)
             time.sleep(_POLL_INTERVALS[1])
         ends = (rank, int(keys.get(other)))
         _channels[channel, sends] = ends if sends else ends[::-1]
@@ -522,12 +522,7 @@ class HostLock:
 
 def place_environment(place: Topology) -> dict[str, str]:
     """Returns the environment variables that make a process a replica."""
-    return {
-        "RANK": str(place.rank),
-        "WORLD_SIZE": str(place.world_size),
-        "LOCAL_RANK": str(place.local_rank),
-        "LOCAL_WORLD_SIZE": str(place.local_world_size),
-    }
+    return dict(zip((*_PLACE, "LOCAL_WORLD_SIZE"), map(str, place), strict=True))
 
 
 def _rendezvous(
