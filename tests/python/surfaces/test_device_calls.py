@@ -6,12 +6,13 @@ torchao and vLLM, and from what PyTorch's own modules ask a device module.
 
 import copy
 import gc
+import os
 from collections.abc import Callable
 
 import pytest
 import torch
 from testing.ops import rand
-from testing.processes import python_output
+from testing.processes import fork_child, python_output
 from torch import nn
 
 A = torch.accelerator
@@ -74,9 +75,33 @@ def _graph_of(make: Callable[[], torch.xla.Graph]) -> bool:
     return y.tolist() == [2, 2]
 
 
+def _is_the_devices_own(generator: torch.Generator) -> bool:
+    """What it is told the device draws by, and the other way round."""
+    torch.manual_seed(3)
+    states = [generator.get_state().tolist() == X.get_rng_state().tolist()]
+    drawn = [torch.rand(3, device=XLA), torch.rand(3, device=XLA)]
+    generator.manual_seed(3)
+    states += [generator.initial_seed() == X.initial_seed() == 3, generator.get_offset() == 0]
+    again = [torch.rand(3, device=XLA, generator=generator), torch.rand(3, device=XLA)]
+    generator.set_state(torch.Generator(XLA).manual_seed(3).get_state())
+    generator.set_offset(1)
+    states.append(torch.equal(torch.rand(3, device=XLA), drawn[1]))
+    other = generator.clone_state()
+    states.append(
+        torch.equal(torch.rand(3, device=XLA, generator=other), torch.rand(3, device=XLA))
+    )
+    return all(states) and all(torch.equal(*pair) for pair in zip(drawn, again, strict=True))
+
+
+def _refuses(call: Callable[[], object], what: str) -> bool:
+    with pytest.raises(RuntimeError, match=what):
+        call()
+    return True
+
+
 ROWS: dict[str, Callable[[], bool]] = {
     # torch.accelerator
-    "Graph": lambda: _graph_of(A.Graph),
+    "Graph": lambda: _graph_of(A.Graph) and isinstance(A.Graph(), A.Graph),
     "current_accelerator": lambda: A.current_accelerator(True) == XLA == A.current_accelerator(),
     "current_device_idx": lambda: A.current_device_idx() == 0,
     "current_device_index": lambda: A.current_device_index() == 0,
@@ -104,12 +129,15 @@ ROWS: dict[str, Callable[[], bool]] = {
     "xla.Event": lambda: _recorded(X.current_stream()),
     "xla.Graph": lambda: _graph_of(X.Graph),
     "xla.Stream": lambda: X.Stream(device=XLA, priority=-1) == X.current_stream(),
+    "xla.StreamContext": lambda: isinstance(X.stream(None), X.StreamContext),
     "xla.current_device": lambda: X.current_device() == 0,
     "xla.current_stream": lambda: X.current_stream(0) == X.default_stream("xla:0"),
+    "xla.default_generators": lambda: _is_the_devices_own(X.default_generators[0]),
     "xla.device": lambda: isinstance(X.device(XLA), X.device),
     "xla.device_count": lambda: X.device_count() >= 1,
     "xla.empty_cache": lambda: X.empty_cache() is None,
     "xla.get_amp_supported_dtype": lambda: torch.bfloat16 in X.get_amp_supported_dtype(),
+    "xla.get_device_capability": lambda: _refuses(X.get_device_capability, "xla:0, cpu, has none"),
     "xla.get_device_name": lambda: bool(X.get_device_name(torch.device("xla:0"))),
     "xla.get_device_properties": lambda: X.get_device_properties(XLA).total_memory > 1 << 20,
     "xla.get_rng_state": _restores_randomness,
@@ -124,6 +152,8 @@ ROWS: dict[str, Callable[[], bool]] = {
     "xla.mem_get_info": lambda: X.mem_get_info(0)[1] == A.get_memory_info()[1],
     "xla.memory._record_memory_history": lambda: X.memory._record_memory_history(None) is None,
     "xla.memory._snapshot": lambda: "segments" in X.memory._snapshot(),
+    "xla.memory_summary": lambda: f"{X.max_memory_allocated():,}" in X.memory_summary(XLA, True),
+    "xla.reset_accumulated_memory_stats": lambda: X.reset_accumulated_memory_stats(0) is None,
     "xla.set_device": lambda: X.set_device(XLA) is None,
     "xla.stream": _overlapped,
     "xla.synchronize": lambda: X.synchronize() is None and X.synchronize(XLA) is None,
@@ -148,6 +178,22 @@ def test_call(row):
 
 def test_the_table_has_all_of_torch_accelerator():
     assert set(A.__all__) <= set(ROWS)
+
+
+def test_the_capability_of_a_gpu(monkeypatch):
+    attributes = [(0, {"compute_capability": "9.0"})]
+    monkeypatch.setattr(torch.xla._XLAC, "_xla_device_attributes", lambda: attributes)
+    assert X.get_device_capability("xla:0") == (9, 0)
+
+
+def test_a_forked_child_has_no_devices():
+    def answer(pipe):
+        pipe.write(f"{A.device_count()} {X.device_count()} {A.is_available()}".encode())
+
+    pid, answers, _ = fork_child(answer)
+    os.waitpid(pid, 0)
+    with open(answers, "rb") as pipe:
+        assert pipe.read() == b"0 0 False"
 
 
 # ------------------------------------------------------------------ graphs

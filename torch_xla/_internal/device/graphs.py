@@ -76,6 +76,11 @@ class Graph:
         self._made: dict[int, torch.Tensor] = {}
         self.reset()
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """What isinstance() asks, too: PyTorch's class holds a graph of its own accelerators."""
+        return getattr(torch.accelerator, "Graph", Graph)
+
     def capture_begin(self) -> None:
         """Begins to trace: until :meth:`capture_end` this thread runs nothing on the device.
 

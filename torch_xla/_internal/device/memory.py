@@ -47,14 +47,9 @@ def max_memory_allocated(device: Device = None) -> int:
     return _used(device)["peak_bytes_used"]
 
 
-def memory_reserved(device: Device = None) -> int:
-    """Returns :func:`memory_allocated`: PJRT does not report memory that a plugin reserves."""
-    return memory_allocated(device)
-
-
-def max_memory_reserved(device: Device = None) -> int:
-    """Returns :func:`max_memory_allocated`."""
-    return max_memory_allocated(device)
+# PJRT does not report memory that a plugin reserves.
+memory_reserved = memory_allocated
+max_memory_reserved = max_memory_allocated
 
 
 def memory_stats(device: Device = None) -> dict[str, int]:
@@ -66,6 +61,16 @@ def memory_stats(device: Device = None) -> dict[str, int]:
         for kind in ("active", "allocated", "reserved")
         for when, value in (("current", used), ("peak", peak))
     }
+
+
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
+    """Returns :func:`memory_stats` as a table; ``abbreviated`` changes nothing."""
+    rows = (f"{name:32}{value:>20,} bytes" for name, value in memory_stats(device).items())
+    return "\n".join((f"Memory of {device_name(device)}", *rows))
+
+
+def reset_accumulated_memory_stats(device: Device = None) -> None:
+    """Does nothing: PJRT does not accumulate allocations."""
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
@@ -165,10 +170,8 @@ def _snapshot(device: Device = None) -> dict[str, Any]:
             {
                 "device": array["device"],
                 "address": array["address"],
-                "total_size": array["bytes"],
-                "allocated_size": array["bytes"],
-                "active_size": array["bytes"],
-                "requested_size": array["bytes"],
+                **dict.fromkeys(("total_size", "allocated_size"), array["bytes"]),
+                **dict.fromkeys(("active_size", "requested_size"), array["bytes"]),
                 "stream": 0,
                 "segment_type": "large" if array["bytes"] > 1 << 20 else "small",
                 "segment_pool_id": (0, 0),

@@ -27,12 +27,15 @@ from torch_xla._internal.device.memory import (  # noqa: F401 - of this module, 
     memory_allocated,
     memory_reserved,
     memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
     reset_max_memory_allocated,
     reset_peak_memory_stats,
 )
 from torch_xla._internal.device.streams import (  # noqa: F401
     Event,
     Stream,
+    StreamContext,
     current_stream,
     default_stream,
     set_stream,
@@ -65,6 +68,8 @@ def __getattr__(name: str) -> Any:
         from torch_xla._internal.device import graphs
 
         return getattr(graphs, name)
+    if name == "default_generators":
+        return tuple(_XLAC._xla_default_generator(index) for index in range(device_count()))
     raise AttributeError(f"module 'torch.xla' has no attribute {name!r}")
 
 
@@ -76,10 +81,7 @@ def is_available() -> bool:
     """
     if not is_initialized():
         return bool(device_counts.startable_platforms())
-    try:
-        return device_count() > 0
-    except RuntimeError:  # This process was forked from the one that has the client.
-        return False
+    return device_count() > 0
 
 
 def is_initialized() -> bool:
@@ -93,9 +95,11 @@ def init() -> None:
 
 
 def device_count() -> int:
-    """Returns how many XLA devices this process can use. The CPU's are known beforehand."""
+    """Returns how many devices this process can use: none if it was forked from the client's."""
+    if _in_bad_fork:
+        return 0
     if not is_initialized() and (count := device_counts.without_client()) is not None:
-        return count
+        return count  # The CPU's are known beforehand.
     return len(_XLAC._xla_get_devices())
 
 
@@ -132,6 +136,20 @@ class device_of(device):  # noqa: N801 - named as in torch.cuda
 def get_device_name(device: Device = None) -> str:
     """Returns the hardware's own name, for example ``"NVIDIA H100 80GB HBM3"``."""
     return _XLAC._xla_device_kind(memory.device_name(device))
+
+
+def get_device_capability(device: Device = None) -> tuple[int, int]:
+    """Returns the major and the minor version of a GPU's compute capability.
+
+    Raises:
+        RuntimeError: The device has none, since it is no GPU of NVIDIA's.
+    """
+    name = memory.device_name(device)
+    attributes = _XLAC._xla_device_attributes()[torch.device(name).index][1]
+    major, _, minor = str(attributes.get("compute_capability")).partition(".")
+    if not minor:
+        raise RuntimeError(f"get_device_capability(): {name}, {get_device_name(name)}, has none")
+    return int(major), int(minor)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,9 +60,7 @@ def default_stream(device: Device = None) -> Stream:
     return Stream(device)
 
 
-def current_stream(device: Device = None) -> Stream:
-    """Returns the one stream of a device."""
-    return default_stream(device)
+current_stream = default_stream
 
 
 def set_stream(stream: torch.Stream) -> None:
@@ -76,7 +74,7 @@ def set_stream(stream: torch.Stream) -> None:
     _XLAC._xla_set_default_device(str(stream.device))
 
 
-class stream(contextlib.AbstractContextManager[Any]):  # noqa: N801 - named as in torch.cuda
+class StreamContext(contextlib.AbstractContextManager[Any]):
     """Context manager under which the stream's device is the current one; None changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
@@ -90,6 +88,9 @@ class stream(contextlib.AbstractContextManager[Any]):  # noqa: N801 - named as i
     def __exit__(self, *exc_info: object) -> None:
         if self._stream is not None:
             _XLAC._xla_set_default_device(self._previous)
+
+
+stream = StreamContext
 
 
 class Event(torch.Event):

@@ -63,8 +63,7 @@ _MEMORY: dict[str, Callable[..., Any]] = {
     "empty_host_cache": lambda: None,
     "memory_stats": memory.memory_stats,
     "get_memory_info": memory.mem_get_info,
-    # PJRT does not accumulate allocations, so there is nothing to reset.
-    "reset_accumulated_memory_stats": lambda device=None: None,
+    "reset_accumulated_memory_stats": memory.reset_accumulated_memory_stats,
     "reset_peak_memory_stats": memory.reset_peak_memory_stats,
 }
 

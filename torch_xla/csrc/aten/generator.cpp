@@ -4,7 +4,6 @@
 
 #include <array>
 #include <mutex>
-#include <random>
 #include <utility>
 
 #include "XLAOps.h"
@@ -14,48 +13,67 @@
 
 namespace torch_xla::aten {
 
-XLAGeneratorImpl::XLAGeneratorImpl(c10::DeviceIndex device)
+XLAGeneratorImpl::XLAGeneratorImpl(c10::DeviceIndex device, bool of_device)
     : c10::GeneratorImpl({c10::DeviceType::XLA, device},
-                         c10::DispatchKeySet(c10::DispatchKey::XLA)) {}
+                         c10::DispatchKeySet(c10::DispatchKey::XLA)),
+      of_device_(of_device) {}
 
-void XLAGeneratorImpl::set_current_seed(uint64_t seed) { seed_ = state_ = seed; }
-
-// The offset is the number of seeds that were drawn since the generator was seeded.
-void XLAGeneratorImpl::set_offset(uint64_t offset) { state_ = tensor::NextRngState(seed_, offset); }
-
-uint64_t XLAGeneratorImpl::get_offset() const { return tensor::RngStatesBetween(seed_, state_); }
-
-uint64_t XLAGeneratorImpl::seed() {
-  std::random_device source;
-  set_current_seed((static_cast<uint64_t>(source()) << 32) | source());
-  return seed_;
+void XLAGeneratorImpl::set_current_seed(uint64_t seed) {
+  seed_ = state_ = seed;
+  if (of_device_) tensor::SetRngSeed(device().index(), seed);
 }
 
+uint64_t XLAGeneratorImpl::current_seed() const {
+  return of_device_ ? tensor::GetRngSeed(device().index()) : seed_;
+}
+
+// The offset is the number of seeds that were drawn since the generator was seeded.
+void XLAGeneratorImpl::set_offset(uint64_t offset) {
+  state_ = tensor::NextRngState(current_seed(), offset);
+  if (of_device_) tensor::SetRngSeed(device().index(), state_);
+}
+
+uint64_t XLAGeneratorImpl::get_offset() const {
+  return of_device_ ? 0 : tensor::RngStatesBetween(seed_, state_);
+}
+
+uint64_t XLAGeneratorImpl::seed() {
+  const uint64_t seed = c10::detail::getNonDeterministicRandom();
+  set_current_seed(seed);
+  return seed;
+}
+
+// As torch.xla.get_rng_state(): a seed, and the offset from it.
 void XLAGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
   TORCH_CHECK(new_state.numel() == 16 && new_state.itemsize() == 1,
               "set_state: expected the 16 bytes that get_state gives, got ", new_state.numel(),
               " elements");
-  std::memcpy(&seed_, new_state.data(), 8);
-  std::memcpy(&state_, static_cast<const char*>(new_state.data()) + 8, 8);
+  std::array<uint64_t, 2> words;
+  std::memcpy(words.data(), new_state.data(), 16);
+  set_current_seed(words[0]);
+  set_offset(words[1]);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> XLAGeneratorImpl::get_state() const {
   at::Tensor state = at::empty({16}, at::TensorOptions().dtype(at::kByte));
-  std::memcpy(state.mutable_data_ptr(), &seed_, 8);
-  std::memcpy(static_cast<char*>(state.mutable_data_ptr()) + 8, &state_, 8);
+  const std::array<uint64_t, 2> words = {current_seed(), get_offset()};
+  std::memcpy(state.mutable_data_ptr(), words.data(), 16);
   return state.getIntrusivePtr();
 }
 
 XLAGeneratorImpl* XLAGeneratorImpl::clone_impl() const {
   auto* copy = new XLAGeneratorImpl(device().index());
-  copy->seed_ = seed_;
-  copy->state_ = state_;
+  copy->set_current_seed(current_seed());
+  copy->set_offset(get_offset());
   return copy;
 }
 
-uint64_t XLAGeneratorImpl::Draw() {
+ir::Value XLAGeneratorImpl::DrawSeed() {
+  if (of_device_) return tensor::DrawSeed(device().index());
+  // The lock that PyTorch's own kernels and the methods of its Generator take.
+  std::lock_guard<std::mutex> lock(mutex_);
   state_ = tensor::NextRngState(state_);
-  return tensor::MixSeed(state_);
+  return tensor::SeedValue(tensor::MixSeed(state_));
 }
 
 namespace {
@@ -80,13 +98,7 @@ ir::Value DrawSeed(const std::optional<at::Generator>& generator, int device) {
   auto* impl = dynamic_cast<XLAGeneratorImpl*>(generator->unsafeGetGeneratorImpl());
   TORCH_CHECK(impl, "Expected a 'xla' device type for generator but found '",
               generator->device().type(), "'");
-  uint64_t seed;
-  {
-    // The lock that PyTorch's own kernels and the methods of its Generator take.
-    std::lock_guard<std::mutex> lock(impl->mutex_);
-    seed = impl->Draw();
-  }
-  return Masked(tensor::SeedValue(seed));
+  return Masked(impl->DrawSeed());
 }
 
 const at::Generator& DefaultGenerator(c10::DeviceIndex device) {
@@ -94,7 +106,7 @@ const at::Generator& DefaultGenerator(c10::DeviceIndex device) {
   static auto& generators = *new std::array<at::Generator, 128>;
   std::lock_guard<std::mutex> lock(mutex);
   at::Generator& generator = generators[static_cast<size_t>(std::max<int>(device, 0))];
-  if (!generator.defined()) generator = at::make_generator<XLAGeneratorImpl>(device);
+  if (!generator.defined()) generator = at::make_generator<XLAGeneratorImpl>(device, true);
   return generator;
 }
 

@@ -1,4 +1,4 @@
-// torch.Generator(device='xla'): a random state that belongs to the user.
+// torch.Generator(device='xla'): a random state that belongs to the user, or the device's own.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -9,21 +9,25 @@ namespace torch_xla::aten {
 
 class XLAGeneratorImpl final : public c10::GeneratorImpl {
  public:
-  explicit XLAGeneratorImpl(c10::DeviceIndex device);
+  /// `of_device`: it stands for the device's own state, of which nobody knows the first seed. Its
+  /// seed is the state that the device has, and its offset 0.
+  explicit XLAGeneratorImpl(c10::DeviceIndex device, bool of_device = false);
 
   void set_current_seed(uint64_t seed) override;
   void set_offset(uint64_t offset) override;
   uint64_t get_offset() const override;
-  uint64_t current_seed() const override { return seed_; }
+  uint64_t current_seed() const override;
   uint64_t seed() override;
   void set_state(const c10::TensorImpl& new_state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
   static c10::DeviceType device_type() { return c10::DeviceType::XLA; }
 
-  uint64_t Draw();
+  /// The seed of a random op.
+  ir::Value DrawSeed();
 
  private:
   XLAGeneratorImpl* clone_impl() const override;
+  const bool of_device_;
   uint64_t seed_ = 0, state_ = 0;
 };
 

@@ -129,6 +129,7 @@ void BindExecution(py::module_& m) {
       },
       NoGil());
   m.def("_xla_set_seed_mask", &aten::SetSeedMask);
+  m.def("_xla_default_generator", &aten::DefaultGenerator);
   m.def("_set_ir_debug", &tensor::SetIrDebug);
   m.def("_get_ir_debug", &tensor::IrDebug);
   m.def("_set_xla_all_numbers_special_scalars", &tensor::SetAllNumbersSpecial);
