@@ -38,6 +38,7 @@ CALLS: dict[str, Callable[[Device], Any]] = {
     "softmax of integers": lambda d: ones(d, 2, dtype=I64).softmax(0),
     "std of integers": lambda d: ones(d, 2, dtype=I64).std(),
     "negative integer power": lambda d: ones(d, 2, dtype=I64) ** -1,
+    "squeeze of a dimension twice": lambda d: ones(d, 1, 2, 1).squeeze((-1, 2)),
     # These ended the process: a division by zero.
     "convolution without a stride": lambda d: torch.conv2d(
         ones(d, 1, 1, 3, 3), ones(d, 1, 1, 2, 2), stride=0

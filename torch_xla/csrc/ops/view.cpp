@@ -1,7 +1,7 @@
 // PyTorch's view operations, by strides. A node is made only when a view is read.
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
-#include <ATen/WrapDimUtils.h>
+#include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_unsafe_view.h>
@@ -433,8 +433,9 @@ at::Tensor XLANativeFunctions::squeeze_dim(const at::Tensor& self, int64_t dim) 
 }
 
 at::Tensor XLANativeFunctions::squeeze_dims(const at::Tensor& self, at::IntArrayRef dim) {
-  std::vector<bool> which(std::max<int64_t>(self.dim(), 1), false);
-  for (int64_t d : dim) which[at::maybe_wrap_dim(d, self.dim())] = true;
+  const auto chosen = at::dim_list_to_bitset(dim, self.dim());  // refuses a dimension given twice
+  std::vector<bool> which;
+  for (int64_t d = 0; d < self.dim(); ++d) which.push_back(chosen[d]);
   return SqueezeDims(self, which);
 }
 
