@@ -1,6 +1,7 @@
 """Manual regions: shard_map, its collectives, and both writers of shardings."""
 
 import contextlib
+import copy
 import io
 import os
 import warnings
@@ -1107,6 +1108,38 @@ def test_a_mesh_is_made_of_the_finest_axes():
     found = marked[0] @ marked[1] + marked[2] * marked[3]
     assert _XLAC._get_xla_tensors_hlo([found]).count("sdy.mesh @") == (1 if is_shardy() else 0)
     close(found, t @ t + t * t)
+
+
+@in_spmd(CPU_NUM_DEVICES="8")
+def test_regions_exchange_on_a_mesh_in_any_order():
+    """The numbers that they exchange by follow when the partitions get the order of the mesh."""
+    mesh = xs.Mesh([7, 0, 3, 5, 2, 1, 6, 4], (2, 2, 2), ("a", "b", "c"))
+    layer, x = torch.nn.LSTM(12, 16), torch.randn(4, 6, 12)
+    on_device = copy.deepcopy(layer).to("xla")
+    with torch.no_grad():
+        for weight in on_device.weight_hh_l0, on_device.weight_ih_l0:
+            xs.mark_sharding(weight, mesh, (0, 1))
+
+    def part(t):
+        others = xs.ppermute(t, "b", [(0, 1), (1, 0)])
+        sums = xs.all_gather(t, "c", 1).sum(1, keepdim=True)
+        return t * (xs.axis_index("b") + 1) + xs.psum(t, "b") + 2 * others + sums
+
+    upper, lower = layer(x)[0].chunk(2)
+    expected = torch.cat(
+        [
+            own * (b + 1) + upper + lower + 2 * other + own.sum(1, keepdim=True)
+            for b, (own, other) in enumerate(((upper, lower), (lower, upper)))
+        ]
+    )
+    found = xs.shard_map(part, mesh, [("b", "c", None)], ("b", "c", None))(
+        on_device(x.to("xla"))[0]
+    )
+    close(found, expected)
+    expected.square().mean().backward()
+    found.square().mean().backward()
+    for a, b in zip(on_device.parameters(), layer.parameters(), strict=True):
+        close(a.grad, b.grad)
 
 
 # ------------------------------------------------------------------------- writers

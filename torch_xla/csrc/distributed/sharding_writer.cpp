@@ -288,6 +288,47 @@ const Sharding* Renumbered(const Sharding* sharding, const std::vector<int64_t>&
   return Sharding::Tiled(sharding->tiles(), std::move(places));
 }
 
+/// The text of a module in which manual regions exchange arrays by the devices' numbers, for the
+/// partitions whose devices these are. It replaces the members of groups and pairs, and
+/// partition_id, whose readers want the device's number.
+std::string Renumbered(std::string_view text, const std::vector<int64_t>& order) {
+  std::string result;
+  for (std::string_view rest = text; !rest.empty();) {
+    std::string line(rest.substr(0, std::min(rest.find('\n'), rest.size() - 1) + 1));
+    rest.remove_prefix(line.size());
+    for (const std::string_view name :
+         {"replica_groups = dense<", "source_target_pairs = dense<"}) {
+      size_t at = line.find(name);
+      if (at == line.npos) continue;
+      for (at += name.size(); line[at] != '>'; ++at) {
+        if (line[at] == '-' || line[at] < '0' || line[at] > '9') continue;
+        const size_t end = line.find_first_not_of("0123456789", at);
+        const int64_t number = std::stoll(line.substr(at, end - at));
+        if (line[at - 1] == '-') continue;  // -1, which fills a short group up
+        const std::string place = std::to_string(std::ranges::find(order, number) - order.begin());
+        line.replace(at, end - at, place);
+        at += place.size() - 1;
+      }
+    }
+    const size_t name = line.find('%'), name_end = line.find(" = ");
+    if (line.find("stablehlo.partition_id") == line.npos || name > name_end) {
+      result += line;
+      continue;
+    }
+    const std::string own = line.substr(name + 1, name_end - name - 1), indent(line, 0, name);
+    const std::string type = Cat("tensor<", order.size(), "xui32>");
+    result +=
+        Cat(indent, "%partition_", own, line.substr(name_end), indent, "%devices_", own,
+            " = \"stablehlo.constant\"() {value = dense<", stablehlo::List(order), "> : ", type,
+            "} : () -> ", type, "\n", indent, "%device_", own,
+            " = \"stablehlo.dynamic_slice\"(%devices_", own, ", %partition_", own,
+            ") {slice_sizes = array<i64: 1>} : (", type, ", tensor<ui32>) -> tensor<1xui32>\n",
+            indent, "%", own, " = \"stablehlo.reshape\"(%device_", own,
+            ") : (tensor<1xui32>) -> tensor<ui32>\n");
+  }
+  return result;
+}
+
 std::string ShapesAndReturn(std::span<const Type> types) {
   return types.size() == 1 ? types[0].ToString() : Cat("(", stablehlo::TypeNames(types), ")");
 }
@@ -351,10 +392,10 @@ std::string ShardingWriter::Declare(std::string module, std::vector<int>* partit
     meshes.push_back(*std::move(mesh));
   }
   std::vector<int64_t> order;
-  if (partition_devices && meshes.size() == 1 && !std::ranges::is_sorted(meshes[0].base) &&
-      !has_local && !Exchanges(module)) {
+  if (partition_devices && meshes.size() == 1 && !std::ranges::is_sorted(meshes[0].base)) {
     order = meshes[0].base;
     partition_devices->assign(order.begin(), order.end());
+    if (Exchanges(module)) module = Renumbered(module, order);
   }
   auto mesh_of = [&](const Shardings& set) -> const Mesh& {
     for (const Mesh& mesh : meshes) {
