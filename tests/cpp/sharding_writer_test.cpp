@@ -59,6 +59,21 @@ TEST(ShardingWriterTest, PartitionsAreNumberedInTheOrderOfTheMesh) {
   EXPECT_TRUE(devices.empty());  // the transposed order of an ascending mesh
 }
 
+TEST(ShardingWriterTest, ExchangesFollowTheNumbersOfThePartitions) {
+  const ShardingWriter writer(4, /*shardy=*/false);
+  std::vector<int> devices;
+  const std::string text = writer.Declare(
+      "module {\n" + writer.Attribute(*Sharding::Tiled({2}, {3, 1, 0, 2}), 1) +
+          "\n%a = stablehlo.partition_id : tensor<ui32>\n"
+          "replica_groups = dense<[[3, 1],\n[0, -1]]> source_target_pairs = dense<[[2, 3]]>\n",
+      &devices);
+  EXPECT_NE(text.find("replica_groups = dense<[[0, 1],\n[2, -1]]>"), std::string::npos);
+  EXPECT_NE(text.find("source_target_pairs = dense<[[3, 0]]>"), std::string::npos);
+  EXPECT_NE(text.find("%partition_a = stablehlo.partition_id : tensor<ui32>\n"), std::string::npos);
+  EXPECT_NE(text.find("dense<[3, 1, 0, 2]> : tensor<4xui32>"), std::string::npos);
+  EXPECT_NE(text.find("\n%a = \"stablehlo.reshape\"(%device_a)"), std::string::npos);
+}
+
 TEST(ShardingWriterTest, ShardingsWithoutAMeshInCommonHaveTheirOwn) {
   const Sharding *wide = Sharding::Tiled({2, 3}, {0, 1, 2, 3, 4, 5}),
                  *tall = Sharding::Tiled({3, 2}, {0, 1, 2, 3, 4, 5});

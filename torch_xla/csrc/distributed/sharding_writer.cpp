@@ -55,12 +55,18 @@ std::optional<std::vector<Digit>> DigitsOf(const std::vector<int64_t>& places) {
   return digits;
 }
 
+/// The place of each device in the order `base`.
+std::vector<int64_t> PlacesIn(const std::vector<int64_t>& base) {
+  std::vector<int64_t> places(base.size());
+  for (size_t i = 0; i < base.size(); ++i) places[base[i]] = static_cast<int64_t>(i);
+  return places;
+}
+
 /// The digits of each dimension of a sharding on the mesh with these devices; nothing if they do
 /// not form a grid there.
 std::optional<std::vector<std::vector<Digit>>> DimensionsOf(const Sharding& sharding,
                                                             const std::vector<int64_t>& base) {
-  std::vector<int64_t> place_of(base.size());
-  for (size_t i = 0; i < base.size(); ++i) place_of[base[i]] = static_cast<int64_t>(i);
+  const std::vector<int64_t> place_of = PlacesIn(base);
   std::vector<int64_t> places;
   // The order of the copies of a tile does not matter, so sort them.
   for (int64_t device : sharding.devices()) places.push_back(place_of[device]);
@@ -278,55 +284,60 @@ void ForEachSet(std::string_view text, const Each& each) {
   }
 }
 
-/// The sharding over the partitions whose devices these are; the same if they are not given.
-const Sharding* Renumbered(const Sharding* sharding, const std::vector<int64_t>& order) {
-  if (sharding->replicated() || order.empty()) return sharding;
-  std::vector<int64_t> places;
-  for (int64_t device : sharding->devices()) {
-    places.push_back(std::ranges::find(order, device) - order.begin());
-  }
-  return Sharding::Tiled(sharding->tiles(), std::move(places));
+/// The sharding over the partitions in which the devices have these places; the same without
+/// places.
+const Sharding& Renumbered(const Sharding& sharding, const std::vector<int64_t>& places) {
+  if (sharding.replicated() || places.empty()) return sharding;
+  std::vector<int64_t> partitions;
+  for (int64_t device : sharding.devices()) partitions.push_back(places[device]);
+  return *Sharding::Tiled(sharding.tiles(), std::move(partitions));
 }
 
-/// The text of a module in which manual regions exchange arrays by the devices' numbers, for the
-/// partitions whose devices these are. It replaces the members of groups and pairs, and
-/// partition_id, whose readers want the device's number.
-std::string Renumbered(std::string_view text, const std::vector<int64_t>& order) {
-  std::string result;
-  for (std::string_view rest = text; !rest.empty();) {
-    std::string line(rest.substr(0, std::min(rest.find('\n'), rest.size() - 1) + 1));
-    rest.remove_prefix(line.size());
-    for (const std::string_view name :
-         {"replica_groups = dense<", "source_target_pairs = dense<"}) {
-      size_t at = line.find(name);
-      if (at == line.npos) continue;
-      for (at += name.size(); line[at] != '>'; ++at) {
-        if (line[at] == '-' || line[at] < '0' || line[at] > '9') continue;
-        const size_t end = line.find_first_not_of("0123456789", at);
-        const int64_t number = std::stoll(line.substr(at, end - at));
-        if (line[at - 1] == '-') continue;  // -1, which fills a short group up
-        const std::string place = std::to_string(std::ranges::find(order, number) - order.begin());
-        line.replace(at, end - at, place);
-        at += place.size() - 1;
+/// Replaces devices by their places in the lists of groups and pairs that exchange arrays.
+void RenumberMembers(std::string& text, const std::vector<int64_t>& places) {
+  for (const std::string_view list : {"replica_groups = dense<", "source_target_pairs = dense<"}) {
+    for (size_t at = text.find(list); at != text.npos; at = text.find(list, at)) {
+      at += list.size();
+      const size_t end = std::min(text.find('>', at), text.size());
+      std::string members;
+      for (size_t i = at; i < end;) {
+        const size_t digits = std::min(text.find_first_not_of("0123456789", i), end) - i;
+        if (digits == 0 || text[i - 1] == '-') {  // -1 fills a short group up
+          members += text[i++];
+          continue;
+        }
+        const size_t device = std::stoull(text.substr(i, digits));
+        members += std::to_string(device < places.size() ? places[device] : device);
+        i += digits;
       }
+      text.replace(at, end - at, members);
     }
-    const size_t name = line.find('%'), name_end = line.find(" = ");
-    if (line.find("stablehlo.partition_id") == line.npos || name > name_end) {
-      result += line;
+  }
+}
+
+/// Gives the readers of partition_id the numbers of the devices, which `devices` lists by
+/// partition.
+void ReplacePartitionIds(std::string& text, const std::vector<int64_t>& devices) {
+  constexpr std::string_view kOp = "stablehlo.partition_id";
+  const std::string table = Cat("tensor<", devices.size(), "xui32>");
+  for (size_t at = text.find(kOp); at != text.npos; at = text.find(kOp, at)) {
+    const size_t begin = text.find('%', text.rfind('\n', at) + 1), equals = text.find(" = ", begin),
+                 end = std::min(text.find('\n', at), text.size());
+    if (begin > at || equals > at) {  // in a comment
+      at += kOp.size();
       continue;
     }
-    const std::string own = line.substr(name + 1, name_end - name - 1), indent(line, 0, name);
-    const std::string type = Cat("tensor<", order.size(), "xui32>");
-    result +=
-        Cat(indent, "%partition_", own, line.substr(name_end), indent, "%devices_", own,
-            " = \"stablehlo.constant\"() {value = dense<", stablehlo::List(order), "> : ", type,
-            "} : () -> ", type, "\n", indent, "%device_", own,
-            " = \"stablehlo.dynamic_slice\"(%devices_", own, ", %partition_", own,
-            ") {slice_sizes = array<i64: 1>} : (", type, ", tensor<ui32>) -> tensor<1xui32>\n",
-            indent, "%", own, " = \"stablehlo.reshape\"(%device_", own,
-            ") : (tensor<1xui32>) -> tensor<ui32>\n");
+    const std::string name = text.substr(begin + 1, equals - begin - 1);
+    const std::string lines =
+        Cat("%partition_", name, text.substr(equals, end - equals), "\n%devices_", name,
+            " = \"stablehlo.constant\"() {value = dense<", stablehlo::List(devices), "> : ", table,
+            "} : () -> ", table, "\n%device_", name, " = \"stablehlo.dynamic_slice\"(%devices_",
+            name, ", %partition_", name, ") {slice_sizes = array<i64: 1>} : (", table,
+            ", tensor<ui32>) -> tensor<1xui32>\n%", name, " = \"stablehlo.reshape\"(%device_", name,
+            ") : (tensor<1xui32>) -> tensor<ui32>");
+    text.replace(begin, end - begin, lines);
+    at = begin + lines.size();
   }
-  return result;
 }
 
 std::string ShapesAndReturn(std::span<const Type> types) {
@@ -391,11 +402,13 @@ std::string ShardingWriter::Declare(std::string module, std::vector<int>* partit
   } else if (auto mesh = MeshFor(All(sets), devices_)) {
     meshes.push_back(*std::move(mesh));
   }
-  std::vector<int64_t> order;
+  std::vector<int64_t> places;  // of the devices among the partitions, if it is not their number
   if (partition_devices && meshes.size() == 1 && !std::ranges::is_sorted(meshes[0].base)) {
-    order = meshes[0].base;
-    partition_devices->assign(order.begin(), order.end());
-    if (Exchanges(module)) module = Renumbered(module, order);
+    const std::vector<int64_t>& devices = meshes[0].base;
+    partition_devices->assign(devices.begin(), devices.end());
+    places = PlacesIn(devices);
+    RenumberMembers(module, places);
+    ReplacePartitionIds(module, devices);
   }
   auto mesh_of = [&](const Shardings& set) -> const Mesh& {
     for (const Mesh& mesh : meshes) {
@@ -411,33 +424,26 @@ std::string ShardingWriter::Declare(std::string module, std::vector<int>* partit
   size_t done = 0;
   auto copy_to = [&](size_t end) { result.append(module, done, end - done); };
   ForEachSet(module, [&](const std::vector<Mark>& marks, bool region) {
-    if (!shardy_) {
-      for (const Mark& mark : marks) {
-        copy_to(mark.begin);
-        result += stablehlo::Quoted(InGspmd(*Renumbered(mark.sharding, order), mark.rank));
-        done = mark.end;
-      }
-      return;
-    }
-    const Mesh& mesh = mesh_of(tiled(marks));
-    TORCH_CHECK_VALUE(!region || !has_local || mesh.base == meshes[0].base,
+    const Mesh* mesh = shardy_ ? &mesh_of(tiled(marks)) : nullptr;
+    TORCH_CHECK_VALUE(!region || !has_local || mesh->base == meshes[0].base,
                       "shard_map: a part that a function stored is used in a program whose regions "
                       "have the devices in different orders; sync between them");
     for (const Mark& mark : marks) {
       copy_to(mark.begin);
-      result += mesh.Text(mark);
+      result += mesh ? mesh->Text(mark)
+                     : stablehlo::Quoted(InGspmd(Renumbered(*mark.sharding, places), mark.rank));
       done = mark.end;
     }
     if (!region) return;
     const size_t axes = module.find(kAxes, done);
     copy_to(axes);
-    result += Cat("{", mesh.Axes(), "}");
+    result += Cat("{", mesh->Axes(), "}");
     done = axes + kAxes.size();
   });
   copy_to(module.size());
   if (!shardy_) return result;
   std::string declarations;
-  for (const Mesh& mesh : meshes) declarations += mesh.Declaration(order.empty());
+  for (const Mesh& mesh : meshes) declarations += mesh.Declaration(places.empty());
   return result.insert(result.find('\n') + 1, declarations);
 }
 
@@ -451,8 +457,8 @@ std::string ShardingWriter::InGspmd(const Sharding& sharding, int64_t rank) cons
 
 std::string ShardingWriter::Attribute(const Sharding& sharding, int64_t rank) const {
   if (IsLocal(sharding)) rank = std::max<int64_t>(rank, 1);
-  return shardy_ ? "sdy.sharding = #sdy.sharding" + Written(sharding, rank)
-                 : "mhlo.sharding = " + Written(sharding, rank);
+  return Cat(shardy_ ? "sdy.sharding = #sdy.sharding" : "mhlo.sharding = ",
+             Written(sharding, rank));
 }
 
 Value ShardingWriter::Constrain(Value x, const Sharding& sharding,

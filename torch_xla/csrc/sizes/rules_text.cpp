@@ -1,5 +1,4 @@
 // StableHLO that is given as text, and barriers.
-
 #include "sizes/rules_common.h"
 
 namespace torch_xla::sizes::bounded {
