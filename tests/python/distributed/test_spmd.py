@@ -2,6 +2,8 @@
 
 import copy
 import io
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -776,6 +778,16 @@ def test_an_array_is_padded_by_several_values():
             torch_xla.sync()
             for i, (found, expected) in enumerate(zip(results, f(x), strict=True)):
                 torch.testing.assert_close(found.cpu(), expected, msg=lambda m: f"{name} {i}: {m}")  # noqa: B023
+
+
+@in_spmd(CPU_NUM_DEVICES="8")
+def test_loops_that_wait_for_each_other_have_threads():
+    """A device holds a thread for each loop that waits; 8 threads for 8 devices were too few."""
+    torch_xla.device()
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    assert sum(name.startswith("tf_XLAEigen") for name in names) >= 8 * 16
+    # Processes that this one starts have no use for it.
+    assert b"PJRT_NPROC" not in subprocess.run(["env"], stdout=subprocess.PIPE, check=True).stdout
 
 
 @in_spmd(CPU_NUM_DEVICES="8")

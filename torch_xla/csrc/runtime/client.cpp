@@ -294,6 +294,9 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
     impl.store = place->store;
     SetStore(create, *impl.store);
   }
+  const auto cpus = spec.options.find("cpu_device_count");
+  const auto* count = cpus == spec.options.end() ? nullptr : std::get_if<int64_t>(&cpus->second);
+  const CpuThreads threads(count ? *count : 1);
   if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Client_Create, create)) {
     plugin.Throw(error, "Cannot create a client of platform " + client->platform_ + " with " +
                             plugin.path());

@@ -7,6 +7,11 @@
 #include <string>
 
 namespace torch_xla::runtime {
+namespace {
+
+constexpr const char* kPoolSize = "PJRT_NPROC";
+
+}  // namespace
 
 int64_t CpuDeviceCount() {
   const char* text = std::getenv("CPU_NUM_DEVICES");
@@ -20,6 +25,18 @@ int64_t CpuDeviceCount() {
                                 std::to_string(kMost) + ", got '" + std::string(text) + "'");
   }
   return count;
+}
+
+CpuThreads::CpuThreads(int64_t devices) {
+  // The plugin has no create option for it. Threads that wait cost nothing.
+  constexpr int64_t kLoops = 16;  // that may wait at the same time
+  if (devices == 1 || std::getenv(kPoolSize) != nullptr) return;
+  set_ = setenv(kPoolSize, std::to_string(devices * kLoops).c_str(), /*overwrite=*/0) == 0;
+}
+
+CpuThreads::~CpuThreads() {
+  // A process that this one starts may have another number of devices.
+  if (set_) unsetenv(kPoolSize);
 }
 
 }  // namespace torch_xla::runtime
