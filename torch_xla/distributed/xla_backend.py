@@ -28,7 +28,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Work, _create_work_from_future  # type: ignore[attr-defined]
+from torch._C._distributed_c10d import Work
 from torch._C._dynamo import eval_frame
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
@@ -71,9 +71,7 @@ def _factor(op: Any) -> Any:
 
 
 def _done(tensors: Any) -> Work:
-    future: torch.futures.Future[Any] = torch.futures.Future()
-    future.set_result(tensors)
-    return cast(Work, _create_work_from_future(future))
+    return cast(Work, _XLAC._xla_done_work(list(_leaves(tensors))))
 
 
 def _leaves(values: Any) -> Iterator[torch.Tensor]:
@@ -212,8 +210,10 @@ class _HostMessage(_HostWork):
     def is_completed(self) -> bool:
         return self._waiting is not None and self._waiting.done()
 
-    def _source_rank(self) -> int:
+    def source_rank(self) -> int:
         return int(self._work._source_rank())
+
+    _source_rank = source_rank
 
 
 class _Receive(Work):
@@ -227,11 +227,13 @@ class _Receive(Work):
     def __init__(
         self,
         tensors: list[torch.Tensor],
+        source: int,
         trace: Callable[[torch.Tensor], None],
         queue: collections.deque[_Receive],
     ) -> None:
         super().__init__()
         self._tensors, self._trace, self._queue = tensors, trace, queue
+        self._source = source
         self._traced = False
         queue.append(self)
 
@@ -249,15 +251,21 @@ class _Receive(Work):
     def is_success(self) -> bool:
         return self.wait()
 
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        return self._source
+
+    _source_rank = source_rank
+
     def result(self) -> list[torch.Tensor]:
         self.wait()
         return self._tensors
 
     def get_future(self) -> torch.futures.Future[Any]:
         self.wait()
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result(self._tensors)
-        return future
+        return _done(self._tensors).get_future()
 
 
 class ProcessGroupXla(dist.ProcessGroup):
@@ -708,7 +716,7 @@ class ProcessGroupXla(dist.ProcessGroup):
             self._write([tensor], [value])
 
         queue = self._receives.setdefault((src, tag), collections.deque())
-        work = _Receive(tensors, trace, queue)
+        work = _Receive(tensors, src, trace, queue)
         if not collectives.on_host():  # Both ends run one program, so the order is fixed.
             work.wait()
         return work

@@ -246,6 +246,49 @@ def late_messages(device_type: str) -> Any:
 
 
 @cases.case(2, 4)
+def works(device_type: str) -> Any:
+    """Every collective's work, by every method that programs call."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x, y = (torch.full((size,), float(n), device=device_type) for n in (rank, 0))
+    one, parts = torch.zeros(1, device=device_type), [torch.zeros_like(x) for _ in range(size)]
+    root = parts if rank == 1 else None
+    made: list[Callable[[], Any]] = [
+        lambda: dist.all_reduce(x, async_op=True),
+        lambda: dist.broadcast(x, 1, async_op=True),
+        lambda: dist.reduce(x.clone(), 1, async_op=True),  # Gloo leaves sums elsewhere, too.
+        lambda: dist.all_gather(parts, x, async_op=True),
+        lambda: dist.all_to_all_single(y, x, async_op=True),
+        lambda: dist.gather(x, root, 1, async_op=True),
+        lambda: dist.scatter(y, root, 1, async_op=True),
+        lambda: dist.barrier(async_op=True),
+    ]
+    asked: list[Callable[[Any], Any]] = [
+        lambda work: work.wait(datetime.timedelta(seconds=30)),
+        lambda work: work.wait(timeout=datetime.timedelta(seconds=30)),
+        lambda work: type(work).unbox(work.boxed()).wait(datetime.timedelta(seconds=30)),
+        lambda work: (work.wait(), work.is_completed(), work.is_success(), work.exception()),
+        lambda work: (work.wait(), work.result())[0],
+        lambda work: (work.get_future().then(lambda done: len(done.value())).wait(), work.wait()),
+    ]
+    found = [ask(make()) for make in made for ask in asked]
+    asked[3:] = [
+        lambda work: (work.wait(), work.source_rank(), work._source_rank()),
+        # Gloo's synchronize does nothing.
+        lambda work: (work.wait if device_type == "cpu" else work.synchronize)() and None,
+    ]
+    for ask in asked:
+        sent = dist.isend(x, (rank + 1) % size)
+        found.append(ask(dist.irecv(y.zero_(), (rank - 1) % size)))
+        sent.wait()
+        found.append(y.clone())
+    for name in ("_get_duration", "get_future_result", "source_rank", "block_current_stream"):
+        with pytest.raises(RuntimeError) as error:
+            getattr(dist.all_reduce(one, async_op=True), name)()
+        found.append(str(error.value).split("\n")[0])
+    return found, x, parts
+
+
+@cases.case(2, 4)
 def monitored_barrier(device_type: str) -> Any:
     """PyTorch has it for Gloo alone, whose groups work beside those of xla."""
     if device_type == "xla":

@@ -58,6 +58,23 @@ void SpendWarningOfWorks() {
   c10d::register_work(at::Tensor(), nullptr);
 }
 
+/// The work of a traced collective, which is done: its tensors are those of the graph.
+class DoneWork final : public c10d::Work {
+ public:
+  explicit DoneWork(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) { finish(); }
+
+  std::vector<at::Tensor> result() override { return tensors_; }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+    future->markCompleted(tensors_);
+    return future;
+  }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+};
+
 /// DistributedDataParallel measures the time of its passes. Here the passes only trace, so the time
 /// would mean nothing. Without a timer DistributedDataParallel warns.
 class NoTimer : public c10d::Timer {
@@ -107,6 +124,12 @@ void BindDistributed(py::module_& m) {
         if (!reason) communicator->Finish();
       },
       py::arg("reason") = py::none(), NoGil());
+  m.def(
+      "_xla_done_work",
+      [](std::vector<at::Tensor> tensors) -> c10::intrusive_ptr<c10d::Work> {
+        return c10::make_intrusive<DoneWork>(std::move(tensors));
+      },
+      py::arg("tensors"));
   m.def("_xla_spend_warning_of_works", &SpendWarningOfWorks);
   m.def("_xla_close_replicas_in_child", &distributed::CloseCommunicatorInChild);
   m.def("_xla_replicas_connected", &distributed::HasCommunicator);
