@@ -38,9 +38,11 @@ class Program(nn.Module):
         rows: Rows of a batch; where the first dimension is no batch, 0.
         max_norm: What the norm of the gradients is clipped to.
         rtol: How far numbers may be from the CPU's, relatively.
+        in_threads: Whether two may run at the same time.
     """
 
     rows = 4
+    in_threads = True
     max_norm: float | None = None
     rtol = 2e-4
 
@@ -834,6 +836,8 @@ class Hooks(Program):
 
 class Functional(Program):
     """Gradients inside the forward pass, mapped over rows."""
+
+    in_threads = False  # PyTorch has one level of forward-mode derivatives for all threads.
 
     def forward(self, x, i):
         def energy(row, w):

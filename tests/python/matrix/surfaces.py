@@ -279,7 +279,7 @@ def _(program, device):
 
 @surface("threads", "lazy", lambda program, device: two(program, device, in_threads=False))
 def _(program, device):
-    return two(program, device, in_threads=True)
+    return two(program, device, program.in_threads)
 
 
 def two(program: type[Program], device: str, in_threads: bool) -> Seen:
