@@ -333,7 +333,16 @@ OTHER_DTYPES = {
     "imaginary parts": (torch.complex64, lambda x: x[1:].imag),
     "pairs": (torch.complex64, lambda x: torch.view_as_real(x)[2:]),
     "complex numbers": (torch.float32, lambda x: torch.view_as_complex(x.view(3, 2, 2))[1:]),
+    # Looks at a view that is no block of the memory.
+    "columns": (torch.float32, lambda x: x[:, 1:3].view(torch.int32)),
+    "narrower columns": (torch.int32, lambda x: x[1:, 1:3].view(torch.int16)[:, 1:]),
+    "wider columns": (torch.int32, lambda x: x[:, 2:].view(torch.int64)),
+    "every other row": (torch.float32, lambda x: x[::2].view(torch.int32)[1:]),
+    "turned": (torch.float32, lambda x: x.T.view(torch.int32)[1:]),
+    "imaginary columns": (torch.complex64, lambda x: x[1:, 2:].imag),
+    "pairs of columns": (torch.complex64, lambda x: torch.view_as_real(x[:, ::2])[1:, :, 0]),
 }
+AS_THEY_LOOK = {"transposed", *list(OTHER_DTYPES)[9:]}  # as_strided on xla reads them so.
 
 
 @pytest.mark.parametrize("name", OTHER_DTYPES)
@@ -358,10 +367,24 @@ def test_copies_of_a_look_in_another_dtype(device, name):
         restored = torch.load(file)
         restored[0] = 2
         results.append((places, *map(torch.Tensor.tolist, (x, y, copied, base, seen, restored))))
-        if name != "transposed":  # On xla that is read as it looks.
+        if name not in AS_THEY_LOOK:
             start = y.as_strided((1,), (1,), y.storage_offset())
             assert start.tolist() == first.tolist()
     assert results[0] == results[1]
+
+
+def test_a_storage_makes_no_others(device):
+    """PyTorch asks its allocator, and ended the process without one."""
+    with pytest.raises(NotImplementedError, match="storage on xla is made with its tensor"):
+        torch.ones(2, device=device).untyped_storage().new()
+
+
+def test_looks_in_another_dtype_are_not_saved_together(device):
+    """A file has one dtype for each memory; to save them apart would lose that they share it."""
+    for on in ("cpu", device):
+        x = torch.arange(12.0, device=on).reshape(3, 4)
+        with pytest.raises(RuntimeError, match="view the same data as different types"):
+            torch.save([x, x[:, 1:3].view(torch.int32)], io.BytesIO())
 
 
 def test_copies_of_containers_and_modules_share_memory(device):

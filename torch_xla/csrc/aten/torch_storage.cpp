@@ -45,9 +45,20 @@ void DeleteContext(void* pointer) {
   if (it != Contexts().end() && it->second == context.get()) Contexts().erase(it);
 }
 
+/// PyTorch calls the allocator of a storage in `storage.new()`, whether there is one or not.
+struct NoAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t /*bytes*/) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "a storage on xla is made with its tensor: ",
+        "torch.empty(bytes, dtype=torch.uint8, device='xla').untyped_storage()");
+  }
+  void copy_data(void*, const void*, size_t) const override {}
+};
+
 c10::Storage Make(void* address, ContextPtr context, int device, size_t bytes) {
+  static auto& allocator = *new NoAllocator;
   c10::DataPtr data(address, context.release(), &DeleteContext, tensor::TorchDevice(device));
-  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data));
+  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), &allocator);
 }
 
 c10::weak_intrusive_ptr<c10::StorageImpl> NoStorage() {
