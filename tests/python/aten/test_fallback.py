@@ -520,3 +520,30 @@ def test_quantized_tensors_are_refused(device):
     with pytest.raises(NotImplementedError, match="no tensors of QInt8"):
         scales = torch.full((4,), 0.1, device=device)
         torch.quantize_per_channel(x, scales, torch.zeros_like(scales).long(), 0, torch.qint8)
+    quantized = torch.quantize_per_tensor(x.cpu(), 0.1, 10, torch.quint8)
+    for use in (
+        lambda: quantized.to(device),  # PyTorch left it on the CPU.
+        lambda: torch.empty_like(quantized, device=device),
+        lambda: x + quantized,
+        lambda: torch.empty(3, dtype=torch.qint8, device=device),
+    ):
+        with pytest.raises(NotImplementedError, match="no quantized tensors.*int_repr"):
+            use()
+    assert torch.equal(quantized.to("cpu", copy=True).int_repr(), quantized.int_repr())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint4, torch.int2, torch.bits8, torch.float4_e2m1fn_x2])
+def test_dtypes_that_xla_lacks(device, dtype):
+    """The error names the dtype; it is not the host's memory that is short."""
+    for make in (torch.zeros, torch.empty):
+        with pytest.raises(NotImplementedError, match=f"(?i)no tensors of dtype {str(dtype)[6:]}"):
+            make(4, dtype=dtype, device=device).cpu()
+
+
+def test_quantization_parameters(device):
+    x = rand(12) - 0.5
+    expected = torch.choose_qparams_optimized(x, 12, 200, 0.16, 8)
+    torch.testing.assert_close(
+        tuple(t.cpu() for t in torch.choose_qparams_optimized(x.to(device), 12, 200, 0.16, 8)),
+        expected,
+    )

@@ -194,8 +194,7 @@ void RefuseCollective(const std::string& name) {
       "backend for CPU tensors");
 }
 
-/// Throws for a quantized result: it would silently stay on the CPU, and so would everything
-/// computed from it.
+/// Throws for a quantized result, which does not go to xla, and names the operator.
 void RefuseQuantized(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   for (const c10::IValue& result : torch::jit::last(stack, op.schema().returns().size())) {
     if (!result.isTensor() || !result.toTensor().defined()) continue;
@@ -238,8 +237,12 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   counter.Add();
   Warn(name);
   tensor::CauseScope cause("the CPU runs", counter.name().c_str());
-  at::native::cpu_fallback(op, stack);
-  RefuseQuantized(op, *stack);
+  try {
+    at::native::cpu_fallback(op, stack);
+  } catch (const c10::NotImplementedError&) {
+    if (stack->size() >= op.schema().returns().size()) RefuseQuantized(op, *stack);
+    throw;
+  }
 }
 
 namespace {
@@ -251,6 +254,13 @@ void RefuseSparse(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
       "nn.EmbeddingBag) has a sparse gradient: make it with sparse=False, and use a dense "
       "optimizer (torch.optim.Adam for SparseAdam). Other sparse tensors stay on the CPU: call "
       ".to_dense() before .to('xla')");
+}
+
+void RefuseQuantizedTensor(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, op.schema().name(),
+      ": the xla device has no quantized tensors. Move .int_repr() and the scales and use "
+      "torch.ops.quantized_decomposed, or call .dequantize() before .to('xla')");
 }
 
 /// A RuntimeError, since PyTorch's jagged tensors try something else after NotImplementedError.
@@ -273,12 +283,22 @@ TORCH_LIBRARY_IMPL(_, SparseCsrXLA, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
 }
 
+TORCH_LIBRARY_IMPL(_, QuantizedXLA, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseQuantizedTensor>());
+}
+
+// PyTorch's own kernel is for all devices, and leaves the tensor on the CPU.
+TORCH_LIBRARY_IMPL(aten, QuantizedXLA, m) {
+  m.impl("_to_copy", torch::CppFunction::makeFromBoxedFunction<&RefuseQuantizedTensor>());
+}
+
 TORCH_LIBRARY_IMPL(_, NestedTensorXLA, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseNested>());
 }
 
-// PyTorch's own kernel is for all devices.
+// PyTorch's own kernels are for all devices. That of choose_qparams_optimized reads the memory.
 TORCH_LIBRARY_IMPL(aten, XLA, m) {
+  m.impl("choose_qparams_optimized", torch::CppFunction::makeFromBoxedFunction<&Fallback>());
   m.impl("_nested_tensor_from_tensor_list",
          torch::CppFunction::makeFromBoxedFunction<&RefuseNested>());
 }

@@ -97,6 +97,7 @@ at::Tensor EmptyOnHost(c10::ScalarType dtype, c10::IntArrayRef dims) {
 }
 
 at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value) {
+  lowering::NaturalType(shape->dtype);  // throws for a dtype that no tensor of xla has
   const auto options = at::TensorOptions().dtype(shape->dtype);
   // A large array of zeros to be copied, such as an optimizer's state: read-only anonymous pages
   // all map to the zero page, so they need neither memory nor writes.
