@@ -197,6 +197,9 @@ def test_float8_products(second: torch.dtype) -> None:
             cases.append((v1, (a, b, *scales), {"out_dtype": out}))
         bias = rand(16).to(torch.float32 if out == F32 else torch.bfloat16)
         cases.append((v1, (a, b, one, half), {"out_dtype": out, "bias": bias}))
+    for out in (torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16):  # the last ignores it
+        options = {"out_dtype": out, "scale_result": 4 * one, "bias": rand(16).bfloat16()}
+        cases.append((v1, (a, b, one, half), options))
     cases += [
         (v1, (a[:0], b, one, half), {"out_dtype": F32}),
         (v2, (a, b, [half], [0], [], [one], [0], [0], rand(16), F32)),
@@ -216,6 +219,7 @@ def test_float8_products_refuse_what_the_cpu_refuses() -> None:
         (torch._scaled_mm, (a, a.t(), one.double(), one)),
         (torch._scaled_mm, (a, a.t(), torch.ones(16), torch.ones(16))),
         (torch._scaled_mm, (a, a.t(), one, one, torch.ones(3))),
+        (torch._scaled_mm, (a, a.t(), one, one, None, torch.ones(2))),
         (v2, (a, a.t(), [one], [0], [], [torch.ones(1, 16)], [1], [], None, F32)),
         (v2, (a, a.t(), [one, one], [0, 0], [], [one], [0], [], None, F32)),
         (v2, (a, a.t(), [one], [2], [], [one], [2], [], None, F32)),

@@ -121,6 +121,7 @@ def test_integers() -> None:
 
 def test_fake_quantization() -> None:
     x = rand(3, 4) * 3
+    x[1, 2] = NAN  # the lowest level
     scale, zero = torch.tensor([0.1, 0.2, 0.05]), torch.tensor([0, 3, -2], dtype=I32)
     cases = [
         (torch.fake_quantize_per_tensor_affine, (x, 0.1, 2, -8, 7)),

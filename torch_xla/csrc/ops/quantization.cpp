@@ -14,7 +14,7 @@ std::vector<Value> FakeQuantize(LoweringContext& cx, Value x, Value scale, Value
   Value level =
       round_sum ? RoundNearestEven(steps + zero_point) : RoundNearestEven(steps) + zero_point;
   Value inside = And(level >= low, level <= high);
-  Value bounded = Maximum(Minimum(level, high), low);
+  Value bounded = Select(level >= low, Minimum(level, high), low);  // of a NaN, too
   return {Convert((bounded - zero_point) * scale, cx.output_element(0)), inside};
 }
 

@@ -40,10 +40,18 @@ bool Fits(Scaling scaling, const at::Tensor& a, const at::Tensor& b, const at::T
 /// XLA:GPU turns this into one call of cuBLAS.
 at::Tensor ScaledProduct(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale_a,
                          const at::Tensor& scale_b, const std::optional<at::Tensor>& bias,
-                         std::optional<at::ScalarType> out_dtype) {
+                         std::optional<at::ScalarType> out_dtype,
+                         const std::optional<at::Tensor>& scale_result = {}) {
   at::Tensor product = at::mm(a.to(at::kFloat) * scale_a, b.to(at::kFloat) * scale_b);
   if (bias && bias->defined()) product = product + bias->to(at::kFloat);
   const at::ScalarType dtype = out_dtype.value_or(a.scalar_type());
+  // The CPU divides by it, in these dtypes only.
+  if (scale_result && (dtype == at::kFloat8_e4m3fn || dtype == at::kFloat8_e5m2)) {
+    TORCH_CHECK(scale_result->numel() == 1 && scale_result->scalar_type() == at::kFloat,
+                "_scaled_mm: scale_result must be a float scalar, but got ",
+                scale_result->scalar_type(), scale_result->sizes());
+    product = product / scale_result->reshape({});
+  }
   // This dtype has no infinity. Here, unlike in a conversion, the CPU saturates.
   if (dtype == at::kFloat8_e4m3fn) {
     const double max = std::numeric_limits<c10::Float8_e4m3fn>::max();
@@ -58,11 +66,12 @@ using Scales = c10::guts::typelist::element_t<
 
 }  // namespace
 
-at::Tensor XLANativeFunctions::_scaled_mm(
-    const at::Tensor& self, const at::Tensor& mat2, const at::Tensor& scale_a,
-    const at::Tensor& scale_b, const std::optional<at::Tensor>& bias,
-    const std::optional<at::Tensor>& /*scale_result: not used on the CPU either*/,
-    std::optional<at::ScalarType> out_dtype, bool /*use_fast_accum*/) {
+at::Tensor XLANativeFunctions::_scaled_mm(const at::Tensor& self, const at::Tensor& mat2,
+                                          const at::Tensor& scale_a, const at::Tensor& scale_b,
+                                          const std::optional<at::Tensor>& bias,
+                                          const std::optional<at::Tensor>& scale_result,
+                                          std::optional<at::ScalarType> out_dtype,
+                                          bool /*use_fast_accum*/) {
   TORCH_CHECK(self.dim() == 2 && mat2.dim() == 2, "_scaled_mm: expected two matrices, but got ",
               self.sizes(), " and ", mat2.sizes());
   TORCH_CHECK(self.size(1) == mat2.size(0), "_scaled_mm: matrices of sizes ", self.sizes(), " and ",
@@ -73,7 +82,7 @@ at::Tensor XLANativeFunctions::_scaled_mm(
   }
   TORCH_CHECK(!bias || bias->numel() == mat2.size(1), "_scaled_mm: expected a bias of ",
               mat2.size(1), " elements, but got ", bias->sizes());
-  return ScaledProduct(self, mat2, scale_a, scale_b, bias, out_dtype);
+  return ScaledProduct(self, mat2, scale_a, scale_b, bias, out_dtype, scale_result);
 }
 
 at::Tensor XLANativeFunctions::_scaled_mm_v2(
