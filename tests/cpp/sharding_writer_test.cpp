@@ -97,6 +97,31 @@ TEST(ShardingWriterTest, ShardingsWithoutAMeshInCommonHaveTheirOwn) {
   EXPECT_THROW(writer.Declare(builder.Finish(result)), c10::ValueError);
 }
 
+TEST(ShardingWriterTest, ArraysOfAnotherOrderAreComputedWithInTheOrderOfMost) {
+  const Sharding *rows = Sharding::Tiled({2, 1}, {3, 1, 0, 2}),
+                 *both = Sharding::Tiled({2, 2}, {3, 1, 0, 2}),
+                 *other = Sharding::Tiled({2, 1}, {0, 1, 2, 3});
+  const stablehlo::Type type{stablehlo::ElementType::kF32, {4, 4}};
+  for (const bool shardy : {true, false}) {
+    ShardingWriter writer(4, shardy);
+    for (const Sharding* sharding : {other, rows, both}) writer.Note(*sharding);
+    stablehlo::Builder builder;
+    const stablehlo::Value x = builder.Parameter(type);
+    builder.AddParameterAttributes(0, writer.Attribute(*other, 2));
+    std::vector<int> devices;
+    const std::string text =
+        writer.Declare(builder.Finish({writer.FromEdge(x, type, *other)}), &devices);
+    EXPECT_EQ(devices, (std::vector<int>{3, 1, 0, 2}));
+    const std::string stored = shardy ? "sdy.sharding = #sdy.sharding<@mesh1, [{\"a0\"}, {}]>"
+                                      : "mhlo.sharding = \"{devices=[2,1,2]2,1,3,0",
+                      used = shardy ? "{sharding = #sdy.sharding<@mesh, [{\"a0\"}, {}]>}"
+                                    : "mhlo.sharding = \"{devices=[2,1,2]0,1,2,3";
+    EXPECT_NE(text.find(stored), std::string::npos) << text;
+    EXPECT_NE(text.find(used, text.find(stored) + stored.size()), std::string::npos) << text;
+    EXPECT_EQ(text.find("device_ids=[2, 1, 3, 0]") != std::string::npos, shardy) << text;
+  }
+}
+
 TEST(ShardingWriterTest, UnequalPartsAreFilledAtTheEdges) {
   const Sharding* const sharding = Sharding::Tiled({4}, {0, 1, 2, 3});
   const stablehlo::Type type{stablehlo::ElementType::kF32, {10}};

@@ -781,6 +781,31 @@ def test_an_array_is_padded_by_several_values():
 
 
 @in_spmd(CPU_NUM_DEVICES="8")
+def test_meshes_of_one_program_have_the_devices_in_their_own_orders():
+    layer, x = nn.GRU(12, 16), torch.randn(8, 5, 12)
+    expected = layer(x)[0].detach()
+    orders = np.arange(8), np.array([6, 2, 1, 7, 3, 0, 5, 4]), np.array([7, 0, 3, 5, 2, 1, 6, 4])
+    meshes = [xs.Mesh(order, (2, 2, 2), ("a", "b", "c")) for order in orders]
+    for of_hidden, of_input, specs in (
+        (1, 0, [(0, 1), (None, 1)]),
+        (1, 1, [((1, 2), 0), (2, None)]),
+        (1, 2, [(1, 0), (0, 1)]),
+    ):
+        marked = copy.deepcopy(layer).to("xla")
+        weights = (marked.weight_hh_l0, of_hidden), (marked.weight_ih_l0, of_input)
+        with torch.no_grad():
+            for (weight, mesh), spec in zip(weights, specs, strict=True):
+                xs.mark_sharding(weight, meshes[mesh], spec)
+            found = marked(xs.mark_sharding(x.to("xla"), meshes[0], (0, None, 1)))[0]
+            doubled = xs.mark_sharding(found * 2, meshes[1], (0, None, (1, 2)))
+            torch_xla.sync()
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
+        for shard in doubled.local_shards:
+            part = 2 * expected[tuple(shard.indices)]
+            torch.testing.assert_close(shard.data.cpu(), part, rtol=1e-4, atol=1e-5)
+
+
+@in_spmd(CPU_NUM_DEVICES="8")
 def test_loops_that_wait_for_each_other_have_threads():
     """A device holds a thread for each loop that waits; 8 threads for 8 devices were too few."""
     torch_xla.device()

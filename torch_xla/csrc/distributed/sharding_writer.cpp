@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "stablehlo/constants.h"
@@ -131,8 +132,8 @@ struct Mesh {
     for (size_t i = 0; i < strides.size(); ++i) text += Cat(i > 0 ? ", " : "", Axis(i));
     return text;
   }
-  /// `by_device`: the partitions have the numbers of the devices.
-  std::string Declaration(bool by_device) const;
+  /// `places`: those of the devices among the partitions, if they are not the devices' numbers.
+  std::string Declaration(const std::vector<int64_t>& places) const;
   std::string Text(const Mark& mark) const;
 };
 
@@ -158,35 +159,58 @@ std::optional<Mesh> MeshOn(std::vector<int64_t> base, Shardings shardings) {
   return Mesh{std::move(base), std::move(strides), std::move(shardings), {}};
 }
 
-/// A mesh on which all of these shardings lie: with the devices in ascending order, or in the order
-/// that one of the shardings has.
-std::optional<Mesh> MeshFor(const Shardings& shardings, int64_t devices) {
-  std::vector<int64_t> base(devices);
-  std::iota(base.begin(), base.end(), 0);
-  std::optional<Mesh> mesh = MeshOn(base, shardings);
+/// A mesh on which all of these shardings lie: with the devices in this order, or in the order that
+/// one of the shardings has.
+std::optional<Mesh> MeshFor(const Shardings& shardings, const std::vector<int64_t>& order) {
+  std::optional<Mesh> mesh = MeshOn(order, shardings);
   for (size_t i = 0; i < shardings.size() && !mesh; ++i) {
     mesh = MeshOn(shardings[i]->devices(), shardings);
   }
   return mesh;
 }
 
+/// The order of the devices that most of `first` follow, of `second` if several orders are equal;
+/// ascending where it can be.
+std::vector<int64_t> OrderFor(const Shardings& first, const Shardings& second, int64_t devices) {
+  Shardings all = first;
+  Insert(all, second);
+  std::vector<int64_t> best(devices);
+  std::iota(best.begin(), best.end(), 0);
+  auto score = [&](const std::vector<int64_t>& order) {
+    auto follow = [&](const Shardings& shardings) {
+      return std::ranges::count_if(shardings, [&](const Sharding* sharding) {
+        return DimensionsOf(*sharding, order).has_value();
+      });
+    };
+    return std::make_tuple(follow(first), MeshOn(order, all).has_value(), follow(second));
+  };
+  auto most = score(best);
+  for (const Sharding* sharding : all) {
+    if (auto found = score(sharding->devices()); found > most) {
+      most = found;
+      best = sharding->devices();
+    }
+  }
+  return best;
+}
+
 /// Few meshes, found greedily, such that each set lies on one of them.
-std::vector<Mesh> MeshesFor(const std::vector<Shardings>& sets, int64_t devices) {
+std::vector<Mesh> MeshesFor(const std::vector<Shardings>& sets, const std::vector<int64_t>& order) {
   std::vector<Mesh> meshes;
-  if (auto one = MeshFor(All(sets), devices)) meshes.push_back(*std::move(one));
+  if (auto one = MeshOn(order, All(sets))) meshes.push_back(*std::move(one));
   for (const Shardings& set : meshes.empty() ? sets : std::vector<Shardings>()) {
     bool found = false;
     for (Mesh& mesh : meshes) {
       Shardings together = mesh.shardings;
       Insert(together, set);
-      if (auto wider = MeshFor(together, devices)) {
+      if (auto wider = MeshFor(together, order)) {
         mesh = *std::move(wider);
         found = true;
         break;
       }
     }
     if (found) continue;
-    auto own = MeshFor(set, devices);
+    auto own = MeshFor(set, order);
     std::string names;
     for (const Sharding* sharding : set) names += (names.empty() ? "" : ", ") + sharding->text();
     TORCH_CHECK_VALUE(own, "shard_map: one region has values that lie by ", names,
@@ -198,14 +222,18 @@ std::vector<Mesh> MeshesFor(const std::vector<Shardings>& sets, int64_t devices)
   return meshes;
 }
 
-std::string Mesh::Declaration(bool by_device) const {
+std::string Mesh::Declaration(const std::vector<int64_t>& places) const {
   std::string axes, ids;
+  std::vector<int64_t> partitions;
+  for (int64_t device : base) partitions.push_back(places.empty() ? device : places[device]);
   auto whole = static_cast<int64_t>(base.size());
   for (size_t i = 0; i < strides.size(); ++i) {
     axes += Cat(i > 0 ? ", " : "", Axis(i), "=", whole / strides[i]);
     whole = strides[i];
   }
-  if (by_device && !std::ranges::is_sorted(base)) ids = Cat(", device_ids=", stablehlo::List(base));
+  if (!std::ranges::is_sorted(partitions)) {
+    ids = Cat(", device_ids=", stablehlo::List(partitions));
+  }
   return Cat("  sdy.mesh @", name, " = <[", axes, "]", ids, ">\n");
 }
 
@@ -360,11 +388,20 @@ const ShardingWriter& ShardingWriter::Current() {
   return current ? *current : gspmd;
 }
 
-void ShardingWriter::NoteMaps(const Sharding& sharding) {
-  if (sharding.replicated()) return;
+void ShardingWriter::Note(const Sharding& sharding) {
+  if (sharding.replicated() || std::ranges::find(noted_, &sharding) != noted_.end()) return;
   const std::vector<int64_t>& tiles = sharding.tiles();
   splits_maps_ |= tiles.size() > 2 && tiles[0] < devices_;
   splits_otherwise_ |= tiles.size() < 2 || tiles[1] > 1 || sharding.copies() > 1;
+  if (IsLocal(sharding)) return;
+  noted_.push_back(&sharding);
+  order_ = OrderFor(noted_, {}, devices_);
+}
+
+const Sharding* ShardingWriter::InOrder(const Sharding& sharding) const {
+  const bool follows = order_.empty() || sharding.replicated() || IsLocal(sharding) ||
+                       DimensionsOf(sharding, order_);
+  return follows ? nullptr : Sharding::Tiled(sharding.tiles(), order_);
 }
 
 bool ShardingWriter::HasShardings(std::string_view text) {
@@ -396,19 +433,18 @@ std::string ShardingWriter::Declare(std::string module, std::vector<int>* partit
     if (!set.empty() && std::ranges::find(sets, set) == sets.end()) sets.push_back(std::move(set));
     for (const Mark& mark : marks) has_local = has_local || IsLocal(*mark.sharding);
   });
-  std::vector<Mesh> meshes;
-  if (shardy_) {
-    meshes = MeshesFor(sets, devices_);
-  } else if (auto mesh = MeshFor(All(sets), devices_)) {
-    meshes.push_back(*std::move(mesh));
-  }
+  const bool mixed =
+      std::ranges::any_of(noted_, [&](const Sharding* sharding) { return InOrder(*sharding); });
+  const auto order = mixed ? order_ : OrderFor(noted_, All(sets), devices_);
+  std::ranges::stable_partition(
+      sets, [&](const Shardings& set) { return MeshOn(order, set).has_value(); });
+  const auto meshes = shardy_ ? MeshesFor(sets, order) : std::vector<Mesh>();
   std::vector<int64_t> places;  // of the devices among the partitions, if it is not their number
-  if (partition_devices && meshes.size() == 1 && !std::ranges::is_sorted(meshes[0].base)) {
-    const std::vector<int64_t>& devices = meshes[0].base;
-    partition_devices->assign(devices.begin(), devices.end());
-    places = PlacesIn(devices);
+  if (partition_devices && !std::ranges::is_sorted(order)) {
+    partition_devices->assign(order.begin(), order.end());
+    places = PlacesIn(order);
     RenumberMembers(module, places);
-    ReplacePartitionIds(module, devices);
+    ReplacePartitionIds(module, order);
   }
   auto mesh_of = [&](const Shardings& set) -> const Mesh& {
     for (const Mesh& mesh : meshes) {
@@ -443,7 +479,7 @@ std::string ShardingWriter::Declare(std::string module, std::vector<int>* partit
   copy_to(module.size());
   if (!shardy_) return result;
   std::string declarations;
-  for (const Mesh& mesh : meshes) declarations += mesh.Declaration(places.empty());
+  for (const Mesh& mesh : meshes) declarations += mesh.Declaration(places);
   return result.insert(result.find('\n') + 1, declarations);
 }
 
@@ -463,6 +499,7 @@ std::string ShardingWriter::Attribute(const Sharding& sharding, int64_t rank) co
 
 Value ShardingWriter::Constrain(Value x, const Sharding& sharding,
                                 std::span<const int64_t> open) const {
+  if (const Sharding* in_order = InOrder(sharding)) return Constrain(x, *in_order, open);
   if (shardy_) {
     return x.builder().Op("sdy.sharding_constraint", {x}, x.type(),
                           "sharding = #sdy.sharding" + Written(sharding, x.rank(), open));
@@ -482,13 +519,15 @@ Type ShardingWriter::EdgeType(const Type& type, const Sharding& sharding) const 
 }
 
 Value ShardingWriter::FromEdge(Value x, const Type& type, const Sharding& sharding) const {
-  if (x.type() == type || IsLocal(sharding)) return x;
+  const bool fits = x.type() == type;
+  if (IsLocal(sharding) || (fits && !InOrder(sharding))) return x;
   const stablehlo::Dims none(type.dims.size(), 0), ones(type.dims.size(), 1);
-  return Constrain(stablehlo::Slice(x, none, type.dims, ones), sharding);
+  return Constrain(fits ? x : stablehlo::Slice(x, none, type.dims, ones), sharding);
 }
 
 Value ShardingWriter::ToEdge(Value x, const Sharding& sharding) const {
   if (IsLocal(sharding)) return x;
+  if (InOrder(sharding)) x = Constrain(x, sharding);
   const Type type = EdgeType(x.type(), sharding);
   if (x.type() == type) return x;
   const stablehlo::Dims none(type.dims.size(), 0);

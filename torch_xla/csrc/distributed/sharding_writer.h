@@ -4,6 +4,10 @@
 // since functions of loops and branches are written before the program that they are part of; when
 // the module is complete, it gets a mesh whose axes are fine enough for all of its shardings, or
 // several where no such mesh exists. The axes have names of their own.
+//
+// XLA's partitioner computes some programs wrong if the partitions of a tile are not in ascending
+// order. So partitions are numbered in the order in which the meshes have the devices. An array
+// whose mesh has another order is stored as it is marked, and computed with in the program's order.
 #pragma once
 
 #include <span>
@@ -39,12 +43,12 @@ class ShardingWriter {
   /// of such arrays are over all devices, by the batch and the sides. Elsewhere XLA's partitioner
   /// adds copies up, and computes other results wrong.
   bool splits_maps() const { return splits_maps_ && !splits_otherwise_; }
-  void NoteMaps(const Sharding& sharding);
+  /// Tells of a parameter's, a result's or a mark's sharding, before the program is lowered.
+  void Note(const Sharding& sharding);
 
   /// The module with its meshes, and with its shardings. Throws if one manual region has shardings
   /// that no mesh has. With `partition_devices` the module may number the partitions otherwise than
-  /// the devices, which are listed there then: XLA's partitioner computes some programs wrong if a
-  /// mesh does not have its partitions in ascending order.
+  /// the devices, which are listed there then.
   std::string Declare(std::string module, std::vector<int>* partition_devices = nullptr) const;
   /// Whether a text, of functions or a module before Declare(), has shardings of either writer.
   static bool HasShardings(std::string_view text);
@@ -76,8 +80,13 @@ class ShardingWriter {
 
  private:
   std::string InGspmd(const Sharding& sharding, int64_t rank) const;
+  /// For a sharding that does not follow the program's order of devices, one that does, with the
+  /// same tiles; null for others.
+  const Sharding* InOrder(const Sharding& sharding) const;
 
   int64_t devices_;
+  std::vector<const Sharding*> noted_;
+  std::vector<int64_t> order_;  // of the devices, for what is noted
   bool shardy_, splits_maps_ = false, splits_otherwise_ = false;
 };
 

@@ -36,14 +36,15 @@ void AddShardings(const tensor::Graph& graph, std::span<const distributed::Shard
   }
 }
 
-void NoteMaps(const tensor::Graph& graph, std::span<const distributed::Sharding* const> outputs,
-              distributed::ShardingWriter& writer) {
-  for (const tensor::DeviceDataPtr& leaf : graph.data) writer.NoteMaps(*leaf->sharding());
+void NoteShardings(const tensor::Graph& graph,
+                   std::span<const distributed::Sharding* const> outputs,
+                   distributed::ShardingWriter& writer) {
+  for (const tensor::DeviceDataPtr& leaf : graph.data) writer.Note(*leaf->sharding());
   for (const distributed::Sharding* output : outputs) {
-    if (output) writer.NoteMaps(*output);
+    if (output) writer.Note(*output);
   }
   for (const ir::Node* node : graph.order) {
-    if (&node->op() == &ir::ops::mark_sharding) writer.NoteMaps(*distributed::ShardingNamed(*node));
+    if (&node->op() == &ir::ops::mark_sharding) writer.Note(*distributed::ShardingNamed(*node));
   }
 }
 
@@ -66,7 +67,7 @@ std::string LowerGraph(const tensor::Graph& graph, std::span<const int> aliases,
   stablehlo::Builder& builder = cx.builder();
   builder.SetPartitions(static_cast<int64_t>(num_devices));
   distributed::ShardingWriter writer = WriterFor(static_cast<int64_t>(num_devices));
-  if (num_devices > 1) NoteMaps(graph, outputs, writer);
+  if (num_devices > 1) NoteShardings(graph, outputs, writer);
   const distributed::ShardingWriter::Use use(writer);
   std::vector<stablehlo::Value> data;
   for (const tensor::DeviceDataPtr& parameter : graph.data) {
