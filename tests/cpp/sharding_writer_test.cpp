@@ -104,7 +104,7 @@ TEST(ShardingWriterTest, ArraysOfAnotherOrderAreComputedWithInTheOrderOfMost) {
   const stablehlo::Type type{stablehlo::ElementType::kF32, {4, 4}};
   for (const bool shardy : {true, false}) {
     ShardingWriter writer(4, shardy);
-    for (const Sharding* sharding : {other, rows, both}) writer.Note(*sharding);
+    writer.Note({{other, rows, both}});
     stablehlo::Builder builder;
     const stablehlo::Value x = builder.Parameter(type);
     builder.AddParameterAttributes(0, writer.Attribute(*other, 2));

@@ -388,13 +388,14 @@ const ShardingWriter& ShardingWriter::Current() {
   return current ? *current : gspmd;
 }
 
-void ShardingWriter::Note(const Sharding& sharding) {
-  if (sharding.replicated() || std::ranges::find(noted_, &sharding) != noted_.end()) return;
-  const std::vector<int64_t>& tiles = sharding.tiles();
-  splits_maps_ |= tiles.size() > 2 && tiles[0] < devices_;
-  splits_otherwise_ |= tiles.size() < 2 || tiles[1] > 1 || sharding.copies() > 1;
-  if (IsLocal(sharding)) return;
-  noted_.push_back(&sharding);
+void ShardingWriter::Note(std::span<const Sharding* const> shardings) {
+  for (const Sharding* sharding : shardings) {
+    if (sharding->replicated()) continue;
+    const std::vector<int64_t>& tiles = sharding->tiles();
+    splits_maps_ |= tiles.size() > 2 && tiles[0] < devices_;
+    splits_otherwise_ |= tiles.size() < 2 || tiles[1] > 1 || sharding->copies() > 1;
+    if (!IsLocal(*sharding)) Insert(noted_, {sharding});
+  }
   order_ = OrderFor(noted_, {}, devices_);
 }
 

@@ -43,8 +43,8 @@ class ShardingWriter {
   /// of such arrays are over all devices, by the batch and the sides. Elsewhere XLA's partitioner
   /// adds copies up, and computes other results wrong.
   bool splits_maps() const { return splits_maps_ && !splits_otherwise_; }
-  /// Tells of a parameter's, a result's or a mark's sharding, before the program is lowered.
-  void Note(const Sharding& sharding);
+  /// Tells of the shardings of parameters, results and marks, before the program is lowered.
+  void Note(std::span<const Sharding* const> shardings);
 
   /// The module with its meshes, and with its shardings. Throws if one manual region has shardings
   /// that no mesh has. With `partition_devices` the module may number the partitions otherwise than
@@ -85,8 +85,8 @@ class ShardingWriter {
   const Sharding* InOrder(const Sharding& sharding) const;
 
   int64_t devices_;
-  std::vector<const Sharding*> noted_;
-  std::vector<int64_t> order_;  // of the devices, for what is noted
+  std::vector<const Sharding*> noted_;  // those with tiles, each once
+  std::vector<int64_t> order_;          // of the devices, for what is noted
   bool shardy_, splits_maps_ = false, splits_otherwise_ = false;
 };
 

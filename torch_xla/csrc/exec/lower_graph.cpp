@@ -1,6 +1,7 @@
 #include "exec/lower_graph.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "XLAOps.h"
@@ -39,13 +40,16 @@ void AddShardings(const tensor::Graph& graph, std::span<const distributed::Shard
 void NoteShardings(const tensor::Graph& graph,
                    std::span<const distributed::Sharding* const> outputs,
                    distributed::ShardingWriter& writer) {
-  for (const tensor::DeviceDataPtr& leaf : graph.data) writer.Note(*leaf->sharding());
-  for (const distributed::Sharding* output : outputs) {
-    if (output) writer.Note(*output);
-  }
+  std::vector<const distributed::Sharding*> shardings;
+  for (const tensor::DeviceDataPtr& leaf : graph.data) shardings.push_back(leaf->sharding());
+  std::ranges::copy_if(outputs, std::back_inserter(shardings),
+                       [](const distributed::Sharding* output) { return output != nullptr; });
   for (const ir::Node* node : graph.order) {
-    if (&node->op() == &ir::ops::mark_sharding) writer.Note(*distributed::ShardingNamed(*node));
+    if (&node->op() == &ir::ops::mark_sharding) {
+      shardings.push_back(distributed::ShardingNamed(*node));
+    }
   }
+  writer.Note(shardings);
 }
 
 }  // namespace

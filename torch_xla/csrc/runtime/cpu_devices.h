@@ -9,11 +9,10 @@ namespace torch_xla::runtime {
 /// to 128.
 int64_t CpuDeviceCount();
 
-/// While it lives, a client of XLA's CPU plugin that is created gets a pool of threads in which no
-/// program of `devices` devices hangs. The plugin runs loops that do not depend on each other at
-/// the same time, and a device that waits for the others in a loop holds a thread: with the
-/// plugin's default, one thread a device, the two directions of a recurrent layer can hold all of
-/// them.
+/// While it lives, a client that XLA's CPU plugin creates has threads enough for programs of
+/// several loops. The plugin runs loops that do not depend on each other at the same time, and a
+/// device that waits for the others in a loop holds a thread. By default there is one thread a
+/// device: the two directions of a recurrent layer can hold all of them, and hang.
 class CpuThreads {
  public:
   explicit CpuThreads(int64_t devices);
