@@ -427,12 +427,16 @@ std::string ShardingWriter::Declare(std::string module, std::vector<int>* partit
     }
     return shardings;
   };
+  auto has_local = [](const std::vector<Mark>& marks) {
+    return std::ranges::any_of(marks, [](const Mark& mark) { return IsLocal(*mark.sharding); });
+  };
   std::vector<Shardings> sets;
-  bool has_local = false;
+  Shardings with_local;  // the first region's with parts that functions stored
   ForEachSet(module, [&](const std::vector<Mark>& marks, bool) {
     Shardings set = tiled(marks);
-    if (!set.empty() && std::ranges::find(sets, set) == sets.end()) sets.push_back(std::move(set));
-    for (const Mark& mark : marks) has_local = has_local || IsLocal(*mark.sharding);
+    if (set.empty()) return;
+    if (with_local.empty() && has_local(marks)) with_local = set;
+    if (std::ranges::find(sets, set) == sets.end()) sets.push_back(std::move(set));
   });
   const bool mixed =
       std::ranges::any_of(noted_, [&](const Sharding* sharding) { return InOrder(*sharding); });
@@ -461,8 +465,9 @@ std::string ShardingWriter::Declare(std::string module, std::vector<int>* partit
   size_t done = 0;
   auto copy_to = [&](size_t end) { result.append(module, done, end - done); };
   ForEachSet(module, [&](const std::vector<Mark>& marks, bool region) {
-    const Mesh* mesh = shardy_ ? &mesh_of(tiled(marks)) : nullptr;
-    TORCH_CHECK_VALUE(!region || !has_local || mesh->base == meshes[0].base,
+    const Shardings set = tiled(marks);
+    const Mesh* mesh = shardy_ ? &mesh_of(set.empty() ? with_local : set) : nullptr;
+    TORCH_CHECK_VALUE(!mesh || !has_local(marks) || mesh->base == mesh_of(with_local).base,
                       "shard_map: a part that a function stored is used in a program whose regions "
                       "have the devices in different orders; sync between them");
     for (const Mark& mark : marks) {
