@@ -780,6 +780,15 @@ def test_an_array_is_padded_by_several_values():
                 torch.testing.assert_close(found.cpu(), expected, msg=lambda m: f"{name} {i}: {m}")  # noqa: B023
 
 
+@in_spmd
+def test_transforms_of_unevenly_split_arrays():
+    x = torch.randn(8, 7)
+    for spec in (None, "data"), ("model", "data"), (None, ("data", "model")):
+        found = marked(x, *spec)
+        for f in torch.fft.fft, torch.fft.fft2, torch.fft.rfft, lambda t: torch.fft.irfft(t + 0j):
+            torch.testing.assert_close(f(found).cpu(), f(x), rtol=1e-4, atol=1e-4)
+
+
 @in_spmd(CPU_NUM_DEVICES="8")
 def test_meshes_of_one_program_have_the_devices_in_their_own_orders():
     layer, x = nn.GRU(12, 16), torch.randn(8, 5, 12)

@@ -9,6 +9,12 @@ Value Sharded(Value x, const distributed::Sharding& sharding) {
   return distributed::ShardingWriter::Current().Constrain(x, sharding);
 }
 
+Value Whole(Value x, const Dims& open) {
+  if (x.builder().partitions() == 1) return x;
+  const auto& writer = distributed::ShardingWriter::Current();
+  return writer.Constrain(x, *distributed::Sharding::Replicated(), open);
+}
+
 namespace aten {
 
 Value mark_sharding([[maybe_unused]] LoweringContext& cx, Value self, c10::IntArrayRef tiles,

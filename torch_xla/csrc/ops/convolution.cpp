@@ -26,6 +26,7 @@
 #include "aten/node_builder.h"
 #include "cpu/choices.h"
 #include "cpu/convolution_call.h"
+#include "distributed/sharding_lowering.h"
 #include "distributed/sharding_writer.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
@@ -314,14 +315,10 @@ Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numb
 }
 
 Value Geometry::WholeMap(Value x) const {
-  using distributed::Sharding, distributed::ShardingWriter;
-  const int64_t devices = x.builder().partitions();
-  auto even = [&](int64_t size) { return size % devices == 0; };
-  if (devices == 1 || (ShardingWriter::Current().splits_maps() &&
-                       std::ranges::all_of(input_, even) && std::ranges::all_of(output_, even))) {
-    return x;
-  }
-  return ShardingWriter::Current().Constrain(x, *Sharding::Replicated(), DimsBetween(0, 2));
+  auto even = [&](int64_t size) { return size % x.builder().partitions() == 0; };
+  const bool split = distributed::ShardingWriter::Current().splits_maps() &&
+                     std::ranges::all_of(input_, even) && std::ranges::all_of(output_, even);
+  return split ? x : Whole(x, DimsBetween(0, 2));
 }
 
 // ---- The three functions ----------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "XLALowerings.h"
+#include "distributed/sharding_lowering.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
 
@@ -31,13 +32,17 @@ Dims Wrapped(c10::IntArrayRef dims, int64_t rank) {
   return wrapped;
 }
 
-/// Applies `op` to x with the dimensions `dims` moved to the end, in this order.
+/// Applies `op` to x with the dimensions `dims` moved to the end, in this order. They are not split
+/// unevenly over devices: XLA's CPU plugin refuses what the partitioner makes of such transforms.
 template <typename Op>
 Value OverLast(Value x, const Dims& dims, Op op) {
   Dims forward = DimsBetween(0, x.rank(), dims);
   forward.insert(forward.end(), dims.begin(), dims.end());
   Dims backward(forward.size());
   for (size_t i = 0; i < forward.size(); ++i) backward[forward[i]] = static_cast<int64_t>(i);
+  const bool even = std::ranges::all_of(
+      dims, [&](int64_t dim) { return x.dims()[dim] % x.builder().partitions() == 0; });
+  if (!even) x = Whole(x, DimsBetween(0, x.rank(), dims));
   return Transpose(op(Transpose(x, forward)), backward);
 }
 
