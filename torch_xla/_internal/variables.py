@@ -77,6 +77,8 @@ PJRT_<NAME>_LIBRARY_PATH (PJRT_LIBRARY_PATH): path
     platform in `PJRT_DEVICE`.
 CPU_NUM_DEVICES: int = 1
     Devices of the CPU platform, 1 to 128.
+PJRT_NPROC: text
+    Threads of the CPU platform. By default one a core, or 16 a device if there are several.
 PJRT_ALLOCATOR_PREALLOCATE: flag = 1
     Take a GPU's memory at the start. Off: take it as it is needed, so that several processes
     and `torch.cuda` can share it.

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -720,7 +719,7 @@ def run_scattered_in_tiles() -> list[Any]:
     device = start()
     rank = dist.get_rank()
     found = []
-    with mock.patch.object(xla_backend, "_XLAC", SimpleNamespace(_xla_platform=lambda: "TPU")):
+    with mock.patch.object(xla_backend._XLAC, "_xla_platform", lambda: "TPU"):
         for shape, dtype in (((4,), torch.int32), ((6, 5), torch.bfloat16), ((2, 4096), None)):
             x = torch.arange(math.prod(shape)).view(shape).to(dtype or torch.float32) + rank
             out = torch.empty(shape[0] // 2, *shape[1:], dtype=x.dtype, device=device)
