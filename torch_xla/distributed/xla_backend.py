@@ -24,7 +24,7 @@ import time
 import types
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -71,7 +71,7 @@ def _factor(op: Any) -> Any:
 
 
 def _done(tensors: Any) -> Work:
-    return cast(Work, _XLAC._xla_done_work(list(_leaves(tensors))))
+    return _XLAC._xla_done_work(list(_leaves(tensors)))
 
 
 def _leaves(values: Any) -> Iterator[torch.Tensor]:
