@@ -5,22 +5,18 @@
 
 namespace torch_xla::lowering {
 
-Value Sharded(Value x, const distributed::Sharding& sharding) {
-  return distributed::ShardingWriter::Current().Constrain(x, sharding);
-}
+using distributed::Sharding, distributed::ShardingWriter;
 
 Value Whole(Value x, const Dims& open) {
   if (x.builder().partitions() == 1) return x;
-  const auto& writer = distributed::ShardingWriter::Current();
-  return writer.Constrain(x, *distributed::Sharding::Replicated(), open);
+  return ShardingWriter::Current().Constrain(x, *Sharding::Replicated(), open);
 }
 
 namespace aten {
 
 Value mark_sharding([[maybe_unused]] LoweringContext& cx, Value self, c10::IntArrayRef tiles,
                     c10::IntArrayRef devices) {
-  using distributed::Sharding;
-  return Sharded(
+  return ShardingWriter::Current().Constrain(
       self, tiles.empty() ? *Sharding::Replicated() : *Sharding::Tiled(tiles.vec(), devices.vec()));
 }
 

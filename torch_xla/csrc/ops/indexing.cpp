@@ -356,8 +356,8 @@ Value Put(Value x, int64_t dim, Value index, Value updates, std::optional<Reduce
   }
   // The partitioner pads updates to a multiple of the number of devices, and writes the padding.
   if (std::ranges::any_of(index.dims(), [&](int64_t n) { return n % devices != 0; })) {
-    index = Sharded(index, *distributed::Sharding::Replicated());
-    updates = Sharded(updates, *distributed::Sharding::Replicated());
+    index = Whole(index);
+    updates = Whole(updates);
   }
   stablehlo::ScatterDimensionNumbers numbers;
   numbers.update_window_dims = WindowDims(x, dim, index);
